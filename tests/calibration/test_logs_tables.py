@@ -137,7 +137,7 @@ def test_the_long_form_keeps_what_names_the_shape(read):
 )
 def test_hostile_tables(read, text, says):
     with pytest.raises(ProfileError, match=says):
-        read(text)
+        read(text, "data.csv")
 
 
 @given(

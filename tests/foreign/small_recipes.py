@@ -48,10 +48,7 @@ SMALL = {
     "surogate": {"model": "Qwen/Qwen3-0.6B", "sequence_len": 512, "per_device_train_batch_size": 2, "recipe": "bf16", "lora": False, "gpus": 8},
     "accelerate": {"distributed_type": "FSDP", "num_processes": 8, "mixed_precision": "bf16"},
     "prime_rl": {"model": {"name": "Qwen/Qwen3-0.6B"}, "data": {"seq_len": 512, "batch_size": 64}, "optim": {"lr": 1e-5}},
-    "levanter": {
-        "model": {"type": "gpt2", "num_layers": 4, "hidden_dim": 256, "num_heads": 8, "seq_len": 512},
-        "trainer": {"train_batch_size": 64, "mp": "p=f32,c=bfloat16"},
-    },
+    "levanter": {"model": {"type": "gpt2", "num_layers": 4, "hidden_dim": 256, "num_heads": 8, "seq_len": 512}, "trainer": {"train_batch_size": 64, "mp": "p=f32,c=bfloat16"}},
     "verl": {"data": {"train_batch_size": 64, "max_length": 512}, "trainer": {"n_gpus_per_node": 8}, "model": {"partial_pretrain": "Qwen/Qwen2.5-1.5B"}},
     "paddlenlp": {"model_name_or_path": "meta-llama/Llama-3.2-1B", "sharding_parallel_degree": 8, "per_device_train_batch_size": 2, "output_dir": "o"},
     "gpt_neox": {

@@ -94,10 +94,7 @@ LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types
     ({"sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
     ({"model_type": "qwen2", "sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
     ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}, ["sliding_attention"], ["dense"], 4096, 0, 0),
-    (
-        {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 30, "sliding_window": 512},
-        ["full_attention"] * 30 + ["sliding_attention"] * 2, ["dense"], 512, 0, 0,
-    ),
+    ({"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 30, "sliding_window": 512}, ["full_attention"] * 30 + ["sliding_attention"] * 2, ["dense"], 512, 0, 0),
     ({"model_type": "gemma2"}, ["sliding_attention", "full_attention"], ["dense"], 4096, 0, 0),
     ({"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 3}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 1024, 0, 0),
     ({"model_type": "exaone4", "sliding_window_pattern": "LLG"}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 4096, 0, 0),
@@ -119,14 +116,8 @@ LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types
     ({**DEEPSEEK, "moe_layer_freq": 2, "first_k_dense_replace": 0}, ["full_attention"], ["sparse", "dense"], 0, 0, 0),
     ({**DEEPSEEK, "moe_layer_freq": [0] * 3 + [1] * 58}, ["full_attention"], ["sparse"], 0, 0, 3),
     ({**DEEPSEEK, "mlp_layer_types": ["dense"] + ["sparse"] * 60}, ["full_attention"], ["sparse"], 0, 0, 1),
-    (
-        {"model_type": "nemotron_h", **MAMBA, "hybrid_override_pattern": "M-*EM-*E"},
-        ["mamba2", "none", "full_attention", "none"], ["none", "dense", "none", "sparse"], 0, 0, 0,
-    ),
-    (
-        {"model_type": "nemotron_h", **MAMBA, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]},
-        ["mamba2", "none", "full_attention", "none"], ["none", "dense"], 0, 0, 0,
-    ),
+    ({"model_type": "nemotron_h", **MAMBA, "hybrid_override_pattern": "M-*EM-*E"}, ["mamba2", "none", "full_attention", "none"], ["none", "dense", "none", "sparse"], 0, 0, 0),
+    ({"model_type": "nemotron_h", **MAMBA, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]}, ["mamba2", "none", "full_attention", "none"], ["none", "dense"], 0, 0, 0),
     ({"model_type": "bamba", **MAMBA, "moe_shared_expert_intermediate_size": 0, "attn_layer_indices": [1, 3]}, ["mamba2", "full_attention"] * 2 + ["mamba2"] * 28, ["dense"], 0, 0, 0),
 ]  # fmt: skip
 
@@ -170,9 +161,7 @@ SHIPPED = [  # file, cluster and GPUs that are given, facts
         "training.global_batch_size": 1536, "training.sequence_length": 2048, "training.precision": "fp16",
         "model.vocab_size": 51200, "training.tokens": 500_000 * 1536 * 2048,  # padded as Megatron pads it
     }),
-    ("gpt3_175b_slurm.sh", ("selene", None), {
-        "plan.dp": 8, "plan.num_chunks": 2, "plan.recompute": "full", "stack.name": "megatron-2021", "training.precision": "fp16",
-    }),
+    ("gpt3_175b_slurm.sh", ("selene", None), {"plan.dp": 8, "plan.num_chunks": 2, "plan.recompute": "full", "stack.name": "megatron-2021", "training.precision": "fp16"}),
     ("llama3_8b_fp8.sh", (None, None), {  # fp8 from an array that grew under a condition
         "parameters": 8_030_261_248, "plan.cp": 2, "plan.dp": 4, "plan.zero_stage": 1, "training.precision": "fp8",
         "stack.overlap_grad_reduce": True, "stack.gradient_precision": "bf16",
@@ -187,10 +176,7 @@ SHIPPED = [  # file, cluster and GPUs that are given, facts
         "parameters": 46_702_792_704, "model.experts_per_token": 2, "plan.ep": 8, "plan.num_chunks": 2, "plan.tp": 2, "plan.etp": 2,
         "stack.expert_dispatcher": "alltoall",
     }),
-    ("torchtitan_llama3_8b.toml", (None, 64), {
-        "plan.dp": 64, "plan.zero_stage": 3, "plan.recompute": "per_op", "training.global_batch_size": 64,
-        "training.precision": "fp8", "model.name": "llama3-8b",
-    }),
+    ("torchtitan_llama3_8b.toml", (None, 64), {"plan.dp": 64, "plan.zero_stage": 3, "plan.recompute": "per_op", "training.global_batch_size": 64, "training.precision": "fp8", "model.name": "llama3-8b"}),
     ("torchtitan_llama3_405b.json", (None, None), {
         "plan.tp": 8, "plan.pp": 8, "plan.dp": 8, "plan.num_chunks": 2, "plan.schedule": "interleaved", "plan.zero_stage": 3,
         "plan.recompute": "full", "plan.sequence_parallel": True, "plan.reshard_after_forward": "default", "num_microbatches": 16,

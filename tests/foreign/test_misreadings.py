@@ -100,16 +100,7 @@ TORCHTITAN = [  # (keys, field, what it is)
     ({"training.mixed_precision_reduce": "bfloat16"}, "stack.gradient_precision", "bf16"),
     ({**PIPE, "parallelism.pipeline_parallel_layers_per_stage": 1}, "plan.num_chunks", 17),
     ({**PIPE, "parallelism.pipeline_parallel_layers_per_stage": 9}, "plan.num_chunks", 2),
-    (
-        {
-            **PIPE,
-            "parallelism.pipeline_parallel_layers_per_stage": 4,
-            "parallelism.pipeline_parallel_first_stage_less_layers": 0,
-            "parallelism.pipeline_parallel_last_stage_less_layers": 0,
-        },
-        "plan.num_chunks",
-        4,
-    ),
+    ({**PIPE, "parallelism.pipeline_parallel_layers_per_stage": 4, "parallelism.pipeline_parallel_first_stage_less_layers": 0, "parallelism.pipeline_parallel_last_stage_less_layers": 0}, "plan.num_chunks", 4),
     ({**CP, ROTATE: "alltoall"}, "stack.overlap_context", True),
     ({**CP, ROTATE: "allgather"}, "stack.overlap_context", False),
     (CP, "stack.overlap_context", False),
@@ -219,8 +210,7 @@ BRIDGE = [
     ("model.cuda_graph_impl=none", "stack.cuda_graphs", "none"),
     ("model.moe_token_dispatcher_type=alltoall", "stack.expert_dispatcher", "alltoall"),
     ("optimizer.optimizer=dist_muon", "plan.zero_stage", 1),
-    ("optimizer.use_precision_aware_optimizer=true optimizer.exp_avg_dtype=torch.bfloat16 "
-     "optimizer.exp_avg_sq_dtype=torch.bfloat16 ddp.use_distributed_optimizer=true", "training.moment_precision", "bf16"),
+    ("optimizer.use_precision_aware_optimizer=true optimizer.exp_avg_dtype=torch.bfloat16 " "optimizer.exp_avg_sq_dtype=torch.bfloat16 ddp.use_distributed_optimizer=true", "training.moment_precision", "bf16"),
     ("model.window_size=[127,0]", "model.sliding_window", 128),
 ]  # fmt: skip
 

@@ -7,8 +7,7 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
     ({"mixed_precision": "bf16_with_fp8_delayed_scaling_mixed"}, {"training.precision": "fp8"}),
     ({"mixed_precision": "bf16_with_mxfp8_mixed"}, {"training.precision": "mxfp8"}),
     ({"model.cuda_graph_impl": "none"}, {"plan.zero_stage": 1}),
-    ({"optimizer.optimizer": "adam", "optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "bf16"},
-     {"training.moment_precision": "bf16", "training.second_moment_precision": "fp32"}),
+    ({"optimizer.optimizer": "adam", "optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "bf16"}, {"training.moment_precision": "bf16", "training.second_moment_precision": "fp32"}),
     ({"ddp.overlap_grad_reduce": True}, {"stack.overlap_grad_reduce": True}),
     ({"model.context_parallel_size": 2}, {"plan.cp": 2}),
 ]  # fmt: skip

@@ -1,5 +1,5 @@
-"""Megatron-Bridge's recipes in Python: of one function, of a common one with arguments, of a script that calls the
-framework's own, and workloads of its performance scripts."""
+"""Megatron-Bridge's recipes in Python: of one function, of a common one with arguments, and
+workloads of its performance scripts."""
 
 HUB = {
     "meta-llama/Meta-Llama-3-8B": 8.03e9, "Qwen/Qwen3-8B": 8.19e9, "Qwen/Qwen2.5-7B": 7.616e9,
@@ -22,19 +22,18 @@ def write(rng):
         "model.sequence_parallel": tp > 1, "train.global_batch_size": batch, "train.micro_batch_size": micro,
         "dataset.seq_length": length, "model.seq_length": length, "train.train_iters": 100,
     }  # fmt: skip
-    form = rng.choice(["assigned", "common", "script", "workload"])
+    form = rng.choice(["assigned", "common", "workload"])
     if form == "workload":
         return _workload(rng, tp, pp, cp, batch, micro)
-    if form != "script":
-        facts["parameters"] = HUB[hub]
-        if rng.random() < 0.4:
-            facts |= {"plan.recompute": "full", "plan.recompute_method": "uniform"}
-            values |= {
-                "model.recompute_granularity": "full",
-                "model.recompute_method": "uniform",
-                "model.recompute_num_layers": 1,
-            }
-    text = {"assigned": _assigned, "common": _common, "script": _script}[form](rng, hub, values)
+    facts["parameters"] = HUB[hub]
+    if rng.random() < 0.4:
+        facts |= {"plan.recompute": "full", "plan.recompute_method": "uniform"}
+        values |= {
+            "model.recompute_granularity": "full",
+            "model.recompute_method": "uniform",
+            "model.recompute_num_layers": 1,
+        }
+    text = {"assigned": _assigned, "common": _common}[form](rng, hub, values)
     return "recipe.py", text, facts, {"gpus": 64}
 
 
@@ -91,16 +90,6 @@ def _common(hf_path, {", ".join(f"{name}=None" for name in short)}, dir=None):
         mixed_precision="bf16_mixed",
     )
 '''
-
-
-def _script(rng, hub, values):
-    lines = [
-        "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config",
-        "from megatron.bridge.training.pretrain import pretrain", "", 'if __name__ == "__main__":',
-        "    cfg = llama3_8b_pretrain_config()", *_lines(rng, values),
-        "    pretrain(cfg, forward_step_func=forward_step)",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
 
 
 def _workload(rng, tp, pp, cp, batch, micro):

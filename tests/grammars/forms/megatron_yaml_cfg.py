@@ -25,8 +25,7 @@ TRAINING = {
 MORE = [  # (keys, facts): each by itself
     ({"language_model.num_query_groups": 4}, {"model.num_kv_heads": 4}),
     ({"language_model.fp8": "hybrid"}, {"training.precision": "fp8"}),
-    ({"language_model.recompute_granularity": "full", "language_model.recompute_method": "block", "language_model.recompute_num_layers": 2},
-     {"plan.recompute": "full", "plan.recompute_num_layers": 2}),
+    ({"language_model.recompute_granularity": "full", "language_model.recompute_method": "block", "language_model.recompute_num_layers": 2}, {"plan.recompute": "full", "plan.recompute_num_layers": 2}),
     ({"language_model.hidden_dropout": 0.1, "language_model.attention_dropout": 0.1}, {"model.dropout": 0.1}),
     ({"language_model.masked_softmax_fusion": False}, {"stack.fused_softmax": False}),
     ({"language_model.apply_rope_fusion": False}, {"stack.fused_rotary": False}),

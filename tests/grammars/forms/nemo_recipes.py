@@ -30,8 +30,7 @@ MORE = [  # (lines, facts): each by itself
     (["trainer.strategy.virtual_pipeline_model_parallel_size = None"], {"plan.num_chunks": 1}),
     (["trainer.strategy.tensor_model_parallel_size = 2", "trainer.strategy.sequence_parallel = True"], {"plan.tp": 2, "plan.sequence_parallel": True}),
     (["trainer.plugins = bf16_with_fp8_mixed()"], {"training.precision": "fp8"}),
-    (["model.config.recompute_granularity = 'full'", "model.config.recompute_method = 'block'", "model.config.recompute_num_layers = 1"],
-     {"plan.recompute": "full", "plan.recompute_method": "block"}),
+    (["model.config.recompute_granularity = 'full'", "model.config.recompute_method = 'block'", "model.config.recompute_num_layers = 1"], {"plan.recompute": "full", "plan.recompute_method": "block"}),
     (["optim.config.lr = 1e-4", "trainer.val_check_interval = 100", "log.ckpt = None"], {}),
     (["optim.config.use_precision_aware_optimizer = True", "optim.config.exp_avg_dtype = torch.bfloat16"], {"training.moment_precision": "bf16"}),
 ]  # fmt: skip
