@@ -14,7 +14,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, micro, batch, repository = (
         rng.choice([1, 2]), rng.choice([1, 2]), rng.choice([32, 64]), rng.choice(list(MODELS)),
     )  # fmt: skip

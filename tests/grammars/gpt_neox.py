@@ -6,7 +6,6 @@ from grammars.recipe_parts import as_yaml, shuffled
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, micro, steps, stage = (rng.choice(each) for each in ([1, 2, 4], [1, 2], [1, 4], [1, 8], [0, 1]))
     replicas, layers, heads, length = (
         rng.choice([2, 8]), rng.choice([16, 32]), rng.choice([16, 32]), rng.choice([1024, 2048]),

@@ -18,7 +18,6 @@ QUANTIZED = [
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     data, expected = rng.choice([_dense, _windows, _latent, _mixture, _blocks, _gpt2])(rng)
     if rng.random() < 0.4 and data.get("model_type") not in (None, "gpt2", "nemotron_h"):
         data, expected = _inside(data, expected, rng)

@@ -13,7 +13,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     kind, layers, length, batch = rng.choice(["gpt2", "llama"]), rng.choice([12, 24]), rng.choice([1024, 2048]), 512
     data = {
         "data": {"id": "openwebtext", "tokenizer": "gpt2"},

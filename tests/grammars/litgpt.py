@@ -11,7 +11,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     devices, micro, batch, tuning = rng.choice([1, 4]), rng.choice([1, 2]), rng.choice([8, 16]), rng.random() < 0.6
     train = {
         "global_batch_size": batch, "micro_batch_size": micro, "max_seq_length": 512, "epochs": 2,

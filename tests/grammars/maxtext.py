@@ -12,7 +12,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tensor, fsdp, data_axis = rng.choice([1, 2, 4]), rng.choice([-1, 8]), rng.choice([-1, 2])
     each, length, policy = (
         rng.choice([1, 2, 4]),

@@ -18,7 +18,6 @@ SIZES = {"7B": (32, 4096, 32, 11008), "13B": (40, 5120, 40, 13824), "1.5B": (24,
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, micro = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     nodes, each = rng.choice([(1, 8), (2, 8), (4, 4)])
     nodes = max(nodes, tp * pp // each)

@@ -8,7 +8,6 @@ HUB = {
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     hub = rng.choice([*HUB])
     tp, pp, cp = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     batch, micro, length = rng.choice([128, 512]), rng.choice([1, 2]), rng.choice([4096, 8192])

@@ -13,7 +13,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     dp, tp, pp = rng.choice([1, 2, 8]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     micro, steps, length, mode = (
         rng.choice([1, 2]), rng.choice([4, 8]), rng.choice([2048, 4096]),

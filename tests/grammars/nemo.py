@@ -2,7 +2,6 @@
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     nodes, tp, batch, length = (
         rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([128, 256]), rng.choice([4096, 8192]),
     )  # fmt: skip

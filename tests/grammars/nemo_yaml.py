@@ -13,7 +13,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     nodes, tp, pp, chunks = rng.choice([2, 16]), rng.choice([1, 2, 8]), rng.choice([1, 2]), rng.choice([None, 2])
     length, llama = rng.choice([2048, 4096]), rng.random() < 0.5
     model = {

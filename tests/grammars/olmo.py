@@ -15,7 +15,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     layers, heads, ratio = rng.choice([16, 32]), rng.choice([16, 32]), rng.choice([4, 8])
     hidden, batch, micro, length = heads * 128, rng.choice([512, 2048]), rng.choice([2, 4]), rng.choice([2048, 4096])
     data = {

@@ -4,7 +4,6 @@ from grammars.recipe_parts import MODELS
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     gpus, length, batch, model = (
         rng.choice([1, 8]), rng.choice([4096, 16384]), rng.choice([64, 512]), rng.choice(list(MODELS)),
     )  # fmt: skip

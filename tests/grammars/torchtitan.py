@@ -6,7 +6,6 @@ PARAMETERS = {
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     model, flavor = rng.choice([*PARAMETERS]).split()
     tp, local, length = rng.choice([1, 2, 4, 8]), rng.choice([1, 2, 4]), rng.choice([2048, 4096, 8192])
     mode, replicated = rng.choice(["full", "selective", "none"]), rng.choice([1, 1, 2])

@@ -17,7 +17,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     gpus, micro, steps = rng.choice([1, 8]), rng.choice([1, 2, 4]), rng.choice([1, 8])
     builder, compiled, again = rng.choice(list(BUILDERS)), rng.random() < 0.5, rng.random() < 0.5
     before = rng.choice(["", "lora_", "qlora_"])

@@ -6,7 +6,6 @@ _ACTOR = "actor_rollout_ref.actor"
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     keys, expected = (supervised if rng.random() < 0.4 else policy)(rng)
     program = "verl.trainer.main_ppo" if f"{_ACTOR}.ppo_mini_batch_size" in keys else "verl.trainer.fsdp_sft_trainer"
     if rng.random() < 0.3:

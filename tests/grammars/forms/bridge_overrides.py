@@ -36,7 +36,6 @@ RECOMPUTED = [  # the same, of which a file has one
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     name = rng.choice([*RECIPES])
     parameters, *values = RECIPES[name]
     facts = {

@@ -30,7 +30,6 @@ OF_EXPERTS = {
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, micro, batch = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2]), rng.choice([256, 1024])
     half, experts, chunks = rng.choice(["bf16", "fp16"]), rng.random() < 0.3, rng.choice([1, 2])
     chunks = chunks if pp > 1 else 1

@@ -35,7 +35,6 @@ RECOMPUTED = [
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     layers, hidden, heads = rng.choice([(32, 4096, 32), (40, 5120, 40), (24, 2048, 16)])
     tp, pp, cp, micro = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2]), rng.choice([1, 2])
     chunks, gated, experts = (pp > 1 and rng.choice([1, 2])) or 1, rng.random() < 0.6, rng.random() < 0.3

@@ -43,7 +43,6 @@ ACTIVATIONS = [  # activation_func, gated_linear_unit, what ffn_hidden_size is o
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, cp, chunks = rng.choice([1, 2, 4]), rng.choice([1, 4]), rng.choice([1, 2]), rng.choice([1, 2])
     micro, batch, bias, untied = rng.choice([1, 2]), rng.choice([128, 256]), rng.random() < 0.5, rng.random() < 0.5
     activation, unit, wide, gated = rng.choice(ACTIVATIONS)

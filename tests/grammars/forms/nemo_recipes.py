@@ -37,7 +37,6 @@ MORE = [  # (lines, facts): each by itself
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     family, sort = rng.choice([*RECIPES])
     parameters, *values = RECIPES[family, sort]
     facts = {
