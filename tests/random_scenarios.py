@@ -34,9 +34,7 @@ def scenario_of(framework, seed):
     likely = {
         "torchtitan": {
             "plan": {"zero_stage": 3, "sequence_parallel": scenario.plan.tp > 1, "offloaded_layers": 0},
-            "training": {
-                "optimizer": "adam", "moment_precision": "fp32", "master_precision": "fp32", "adapter_rank": 0,
-            },
+            "training": {"optimizer": "adam", "moment_precision": "fp32", "master_precision": "fp32", "adapter_rank": 0},
             "model": {"preset": rng.choice(sorted(preset_names("models"))), "num_mtp_layers": 0},
         },
         "deepspeed": {

@@ -294,19 +294,13 @@ def _join(monkeypatch: Any, clock: StandIn) -> None:
         "get_process_group_ranks": lambda group: group.ranks,
         "all_reduce": lambda x, group, async_op=False, op=None: talk.run("all_reduce", size(x), group, async_op),
         "broadcast": lambda x, src, group, async_op=False: talk.run("broadcast", size(x), group, async_op),
-        "all_gather_into_tensor": lambda out, x, group, async_op=False: talk.run(
-            "all_gather", size(out), group, async_op
-        ),
-        "reduce_scatter_single": lambda out, x, group, async_op=False: talk.run(
-            "reduce_scatter", size(x), group, async_op
-        ),
-        "reduce_scatter_tensor": lambda out, x, group, async_op=False: talk.run(
-            "reduce_scatter", size(x), group, async_op
-        ),
+        "all_gather_into_tensor": lambda out, x, group, async_op=False: talk.run("all_gather", size(out), group, async_op),
+        "reduce_scatter_single": lambda out, x, group, async_op=False: talk.run("reduce_scatter", size(x), group, async_op),
+        "reduce_scatter_tensor": lambda out, x, group, async_op=False: talk.run("reduce_scatter", size(x), group, async_op),
         "all_to_all_single": lambda out, x, group, async_op=False: talk.run("all_to_all", size(x), group, async_op),
         "send": lambda x, dst, group: talk.run("send", size(x), group, False),
         "recv": lambda x, src, group: talk.run("send", size(x), group, False),
-    }
+    }  # fmt: skip
     for name, value in calls.items():
         monkeypatch.setattr(dist, name, value, raising=False)
     # Tensors hold no numbers: what the slowest rank saw is what this one saw.

@@ -26,8 +26,7 @@ SMALL = {
                   "micro_batch_size": 1, "global_batch_size": 64, "tensor_model_parallel_size": 2},
     },
     "bridge_yaml": {
-        "model": {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 512,
-                  "tensor_model_parallel_size": 2},
+        "model": {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 512, "tensor_model_parallel_size": 2},
         "train": {"micro_batch_size": 1, "global_batch_size": 64}, "mixed_precision": {"bf16": True},
     },
     "automodel": {

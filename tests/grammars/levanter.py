@@ -17,9 +17,7 @@ def write(rng):
     data = {
         "data": {"id": "openwebtext", "tokenizer": "gpt2"},
         "model": {"type": kind, "hidden_dim": 1024, "num_heads": 16, "num_layers": layers, "seq_len": length},
-        "trainer": {
-            "mp": "p=f32,c=bfloat16", "train_batch_size": batch, "num_train_steps": 100, "wandb": {"project": "levanter"},
-        },
+        "trainer": {"mp": "p=f32,c=bfloat16", "train_batch_size": batch, "num_train_steps": 100, "wandb": {"project": "levanter"}},
         "optimizer": {"learning_rate": 6e-4, "weight_decay": 0.1},
     }  # fmt: skip
     if kind == "llama":

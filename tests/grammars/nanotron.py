@@ -30,9 +30,7 @@ def write(rng):
         },
         "optimizer": {"zero_stage": stage, "accumulate_grad_in_fp32": True, "optimizer_factory": {"name": "adamW"}},
         "parallelism": {"dp": dp, "tp": tp, "pp": pp, "pp_engine": "1f1b", "tp_mode": mode},
-        "tokens": {
-            "micro_batch_size": micro, "batch_accumulation_per_replica": steps, "sequence_length": length, "train_steps": 10,
-        },
+        "tokens": {"micro_batch_size": micro, "batch_accumulation_per_replica": steps, "sequence_length": length, "train_steps": 10},
     }  # fmt: skip
     batch = micro * steps * dp
     expected = {
