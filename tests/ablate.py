@@ -25,10 +25,7 @@ from sim.errors import FlopcastError
 Changes = dict[str, Any]
 """Path of a field -> its value."""
 UNPHYSICAL = ("name", "framework", "version", "fitted_families")
-ALONG = {
-    "cuda_graphs": {"stack.cuda_graph_scope": ()},
-    "cuda_graph_scope": {"stack.cuda_graphs": "none"},
-}
+ALONG = {"cuda_graphs": {"stack.cuda_graph_scope": ()}, "cuda_graph_scope": {"stack.cuda_graphs": "none"}}
 """What goes with a field, as it makes no sense without it."""
 MECHANISMS: dict[str, Changes] = {
     "switches of the network": {"cluster.network": None},

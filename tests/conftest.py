@@ -100,22 +100,11 @@ def make_costs(num_ranks, forward, backward, weight_grad_s=None, **given):
     passes[[BACKWARD, INPUT_GRAD], Cause.RECOMPUTE] = 0.25 * backward
     stages = tuple(Stage(i, (1,), i == 0, i == num_stages - 1) for i in range(num_stages))
     defaults = {
-        "stages": stages,
-        "passes": passes,
-        "send_forward_s": none,
-        "send_backward_s": none,
-        "p2p_blocks": True,
-        "reduce_s": nothing,
-        "reduce_tail_s": nothing,
-        "reduce_share": np.full(num_stages, num_ranks / num_stages),
-        "gather_s": nothing,
-        "optimizer_s": nothing,
-        "offload_s": nothing,
-        "tied_embedding_s": 0.0,
-        "step_setup_s": 0.0,
-        "hidden_share": 0.6,
-        "notes": frozenset(),
-    }
+        "stages": stages, "passes": passes, "send_forward_s": none, "send_backward_s": none, "p2p_blocks": True,
+        "reduce_s": nothing, "reduce_tail_s": nothing, "reduce_share": np.full(num_stages, num_ranks / num_stages),
+        "gather_s": nothing, "optimizer_s": nothing, "offload_s": nothing, "tied_embedding_s": 0.0,
+        "step_setup_s": 0.0, "hidden_share": 0.6, "notes": frozenset(),
+    }  # fmt: skip
     return StageSeconds(
         **{**defaults, **{key: np.asarray(v) if isinstance(v, list) else v for key, v in given.items()}}
     )
@@ -137,20 +126,13 @@ def random_costs():
         hop = rng.uniform(0.0, 0.6, stages) * (ranks > 1) * sends
         reduce = rng.uniform(0.0, 3.0, ranks)
         costs = make_costs(
-            ranks,
-            rng.uniform(0.5, 2.0, stages),
-            rng.uniform(1.0, 4.0, stages),
+            ranks, rng.uniform(0.5, 2.0, stages), rng.uniform(1.0, 4.0, stages),
             send_forward_s=np.where(np.arange(stages) < stages - 1, hop, 0.0),
-            send_backward_s=np.concatenate([[0.0], hop[:-1] * rng.uniform(0.5, 1.5)]),
-            p2p_blocks=blocks,
-            reduce_s=reduce,
-            reduce_tail_s=reduce * 0.25,
-            gather_s=rng.uniform(0.0, 1.0, ranks),
-            optimizer_s=rng.uniform(0.0, 1.0, ranks),
-            offload_s=np.zeros(ranks),
-            tied_embedding_s=float(rng.uniform(0.0, 2.0)) * (ranks > 1),
-            step_setup_s=float(rng.uniform(0.0, 1.0)),
-        )
+            send_backward_s=np.concatenate([[0.0], hop[:-1] * rng.uniform(0.5, 1.5)]), p2p_blocks=blocks,
+            reduce_s=reduce, reduce_tail_s=reduce * 0.25, gather_s=rng.uniform(0.0, 1.0, ranks),
+            optimizer_s=rng.uniform(0.0, 1.0, ranks), offload_s=np.zeros(ranks),
+            tied_embedding_s=float(rng.uniform(0.0, 2.0)) * (ranks > 1), step_setup_s=float(rng.uniform(0.0, 1.0)),
+        )  # fmt: skip
         # Of each rank's gradients as much at each of its stages; some ranks may have fewer.
         costs = replace(costs, reduce_share=1.0 / np.bincount(order.rank_of_stage)[order.rank_of_stage])
         return replace(costs, visits=make_visits(rng, costs)) if visits else costs
@@ -168,15 +150,10 @@ def make_visits(rng, costs):
     passes = np.stack([costs.forward_s, costs.backward_s, costs.backward_s - costs.weight_grad_s])
     hidden = np.minimum(gather[[0, 1, 1]], passes)
     return VisitSeconds(
-        gather=gather,
-        early=hidden * rng.uniform(0.0, 1.0, (3, stages)) * ahead,
-        reduce=reduce,
-        tail=reduce * rng.uniform(0.0, 0.7, stages),
-        gather_slows=gather * slows[0] * ahead,
-        reduce_slows=reduce * slows[1] * beside,
-        ahead=ahead,
-        beside=beside,
-    )
+        gather=gather, early=hidden * rng.uniform(0.0, 1.0, (3, stages)) * ahead, reduce=reduce,
+        tail=reduce * rng.uniform(0.0, 0.7, stages), gather_slows=gather * slows[0] * ahead,
+        reduce_slows=reduce * slows[1] * beside, ahead=ahead, beside=beside,
+    )  # fmt: skip
 
 
 RUN = {

@@ -34,19 +34,14 @@ def scenario_of(framework, seed):
     likely = {
         "torchtitan": {
             "plan": {"zero_stage": 3, "sequence_parallel": scenario.plan.tp > 1, "offloaded_layers": 0},
-            "training": {
-                "optimizer": "adam",
-                "moment_precision": "fp32",
-                "master_precision": "fp32",
-                "adapter_rank": 0,
-            },
+            "training": {"optimizer": "adam", "moment_precision": "fp32", "master_precision": "fp32", "adapter_rank": 0},
             "model": {"preset": rng.choice(sorted(preset_names("models"))), "num_mtp_layers": 0},
         },
         "deepspeed": {
             "plan": {"tp": 1, "pp": 1, "cp": 1, "etp": 1, "num_chunks": 1, "schedule": "1f1b", "pipeline_layout": ""},
             "training": {"moment_precision": "fp32", "master_precision": "fp32"},
         },
-    }[framework]
+    }[framework]  # fmt: skip
     data = parse_yaml(whole_yaml(scenario), "random")
     if rng.random() < 0.8:
         for section, fields in likely.items():
@@ -115,14 +110,11 @@ def _mixers(rng, model):
             {"layer_types": ["gated_delta_net", full], **state},
             {"layer_types": ["mamba2", full], **state},
             {
-                "layer_types": [mixer for mixer, _ in hybrid],
-                "mlp_layer_types": [mlp for _, mlp in hybrid],
-                **state,
-                "num_dense_layers": 0,
-                "num_mtp_layers": 0,
+                "layer_types": [mixer for mixer, _ in hybrid], "mlp_layer_types": [mlp for _, mlp in hybrid], **state,
+                "num_dense_layers": 0, "num_mtp_layers": 0,
             },
         ]
-    )
+    )  # fmt: skip
 
 
 def _plan(rng, model):
@@ -164,11 +156,9 @@ def _layout(rng, model, stages):
     held = ["t" * (end - start) for start, end in zip([0, *cuts], [*cuts, model["num_layers"]], strict=True)]
     held[0], held[-1] = f"E{held[0]}", f"{held[-1]}{'m' * model.get('num_mtp_layers', 0)}L"
     return {
-        "pipeline_layout": "|".join(held),
-        "uneven_layers": False,
-        "embedding_as_layer": False,
+        "pipeline_layout": "|".join(held), "uneven_layers": False, "embedding_as_layer": False,
         "head_as_layer": False,
-    }
+    }  # fmt: skip
 
 
 def _training(rng, plan):
@@ -193,15 +183,12 @@ def _stack(rng, framework, model):
     if framework is None:
         framework = rng.choice(["megatron-lm", "megatron-lm", "torchtitan", "deepspeed", "nemo"])
     stack = {
-        "framework": framework,
-        **_some(rng, 0.3, overlap_grad_reduce=rng.random() < 0.5),
+        "framework": framework, **_some(rng, 0.3, overlap_grad_reduce=rng.random() < 0.5),
         **_some(rng, 0.3, overlap_param_gather=rng.random() < 0.5),
         **_some(rng, 0.2, gradient_precision=rng.choice(["bf16", "fp32", "fp16"])),
-        **_some(rng, 0.2, fused_rotary=False),
-        **_some(rng, 0.1, attention="math"),
-        **_some(rng, 0.2, compiled=rng.random() < 0.5),
-        **_some(rng, 0.1, overlap_optimizer_offload=True),
-    }
+        **_some(rng, 0.2, fused_rotary=False), **_some(rng, 0.1, attention="math"),
+        **_some(rng, 0.2, compiled=rng.random() < 0.5), **_some(rng, 0.1, overlap_optimizer_offload=True),
+    }  # fmt: skip
     if "num_experts" in model:
         stack |= _some(rng, 0.3, expert_dispatcher=rng.choice(["deepep", "hybridep"]), dispatcher_sms=24)
         stack |= _some(rng, 0.1, overlap_experts=True)

@@ -28,13 +28,9 @@ from sim.specs import ClusterSpec, Profile
 PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8"}
 #: The profile's sort of each memory-bound operation that torch dispatches.
 SORTS = {
-    "add": "add",
-    "native_layer_norm": "norm",
-    "_softmax": "softmax",
-    "gelu": "activation",
-    "bernoulli_": "dropout",
+    "add": "add", "native_layer_norm": "norm", "_softmax": "softmax", "gelu": "activation", "bernoulli_": "dropout",
     "_fused_adam_": "adam",
-}
+}  # fmt: skip
 #: Bytes moved over those of the first operand, as the suite counts them.
 PASSES = {"copy_": 2, "add": 3, "native_layer_norm": 2, "_softmax": 2, "gelu": 2, "bernoulli_": 2.5}
 
@@ -228,18 +224,12 @@ def gpu(monkeypatch: Any, clock: StandIn, device: str, capability: tuple[int, in
         L2_cache_size=2**20,  # few copies of small data
     )
     known = {
-        "is_available": lambda: True,
-        "device_count": lambda: clock.per_node,
-        "get_device_properties": lambda index=0: properties,
-        "get_device_capability": lambda index=0: capability,
-        "set_device": lambda index: None,
-        "synchronize": clock.wait,
-        "empty_cache": lambda: None,
-        "_sleep": lambda cycles: clock.launch(cycles / 3e9),
-        "Event": lambda enable_timing: _Event(clock),
-        "CUDAGraph": lambda: _Graph(clock),
-        "graph": lambda graph: _capture(clock, graph),
-    }
+        "is_available": lambda: True, "device_count": lambda: clock.per_node,
+        "get_device_properties": lambda index=0: properties, "get_device_capability": lambda index=0: capability,
+        "set_device": lambda index: None, "synchronize": clock.wait, "empty_cache": lambda: None,
+        "_sleep": lambda cycles: clock.launch(cycles / 3e9), "Event": lambda enable_timing: _Event(clock),
+        "CUDAGraph": lambda: _Graph(clock), "graph": lambda graph: _capture(clock, graph),
+    }  # fmt: skip
     for name, value in known.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
@@ -280,12 +270,9 @@ def _join(monkeypatch: Any, clock: StandIn) -> None:
     from flopcast_calibration.bench import collectives
 
     environment = {
-        "RANK": "0",
-        "WORLD_SIZE": str(clock.ranks),
-        "LOCAL_WORLD_SIZE": str(clock.per_node),
-        "LOCAL_RANK": "0",
+        "RANK": "0", "WORLD_SIZE": str(clock.ranks), "LOCAL_WORLD_SIZE": str(clock.per_node), "LOCAL_RANK": "0",
         "MASTER_ADDR": "nowhere",
-    }
+    }  # fmt: skip
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     talk = _Collectives(clock)
@@ -307,19 +294,13 @@ def _join(monkeypatch: Any, clock: StandIn) -> None:
         "get_process_group_ranks": lambda group: group.ranks,
         "all_reduce": lambda x, group, async_op=False, op=None: talk.run("all_reduce", size(x), group, async_op),
         "broadcast": lambda x, src, group, async_op=False: talk.run("broadcast", size(x), group, async_op),
-        "all_gather_into_tensor": lambda out, x, group, async_op=False: talk.run(
-            "all_gather", size(out), group, async_op
-        ),
-        "reduce_scatter_single": lambda out, x, group, async_op=False: talk.run(
-            "reduce_scatter", size(x), group, async_op
-        ),
-        "reduce_scatter_tensor": lambda out, x, group, async_op=False: talk.run(
-            "reduce_scatter", size(x), group, async_op
-        ),
+        "all_gather_into_tensor": lambda out, x, group, async_op=False: talk.run("all_gather", size(out), group, async_op),
+        "reduce_scatter_single": lambda out, x, group, async_op=False: talk.run("reduce_scatter", size(x), group, async_op),
+        "reduce_scatter_tensor": lambda out, x, group, async_op=False: talk.run("reduce_scatter", size(x), group, async_op),
         "all_to_all_single": lambda out, x, group, async_op=False: talk.run("all_to_all", size(x), group, async_op),
         "send": lambda x, dst, group: talk.run("send", size(x), group, False),
         "recv": lambda x, src, group: talk.run("send", size(x), group, False),
-    }
+    }  # fmt: skip
     for name, value in calls.items():
         monkeypatch.setattr(dist, name, value, raising=False)
     # Tensors hold no numbers: what the slowest rank saw is what this one saw.

@@ -174,13 +174,10 @@ def test_nothing_else_is_written_over(tmp_path):
         (["--measured", "12 GB"], "12 GB"),
         (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "does not exist; make it first"),
         ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),
-        (
-            [str(ROOT / "scenarios" / "llama3-405b-16384-h100.yaml"), "--measured", "1 s", "--measured", "6 s"],
-            "no profile fits both",
-        ),
+        ([str(ROOT / "scenarios" / "llama3-405b-16384-h100.yaml"), "--measured", "1 s", "--measured", "6 s"], "no profile fits both"),
         (["--measured", "12 s", "--parameter", "gemm.max"], "did you mean 'gemm.max_efficiency'"),
     ],
-)
+)  # fmt: skip
 def test_mistakes(arguments, says):
     result = CliRunner().invoke(app, ["anchor", str(SMALL), *arguments])
     assert isinstance(result.exception, FlopcastError)

@@ -8,8 +8,6 @@ from typed import typed
 
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.measurement import Measurement, MeasurementSet, write_journal
-from flopcast_calibration.write import write_profile
-from sim import estimate, load_scenario
 from sim.costs.compute import gemm_time
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile, load_preset
@@ -35,28 +33,6 @@ def synthetic(noise=0.01):
         time = nbytes / (0.75 * CLUSTER.gpu.memory_bandwidth_bytes_per_s) + 3e-6
         items.append(Measurement("memory", {"operation": "copy", "nbytes": nbytes}, time * jitter()))
     return MeasurementSet({"device": "NVIDIA A100-SXM4-80GB", "date": "2026-01-01"}, tuple(items))
-
-
-def test_known_parameters_are_found_with_intervals_around_them():
-    result = calibrate("mine", synthetic(), CLUSTER, BASE, draws=8)
-    assert result.profile.memory.efficiency == pytest.approx(0.75, rel=0.02)
-    assert result.profile.gemm.kernel_floor_s == pytest.approx(3e-6, rel=0.05)
-    assert result.profile.gemm.max_efficiency == pytest.approx(TRUE["max_efficiency"], rel=0.05)
-    low, high = result.intervals["memory"]["efficiency"]
-    assert low <= 0.75 * 1.02
-    assert high >= 0.75 * 0.98
-    assert any(line == "nvlink" for line in result.not_measured)
-
-
-def test_a_written_profile_is_used_by_an_estimate_that_says_so(tmp_path):
-    result = calibrate("mine", synthetic(), CLUSTER, BASE, draws=2)
-    path = tmp_path / "mine.yaml"
-    write_profile(result, path, tmp_path / "mine.jsonl")
-    answer = estimate(load_scenario(ROOT / "scenarios" / "gpt-1t-3072-a100.yaml", profile=str(path)))
-    assert answer.scenario.profile.name == "mine"
-    assert answer.scenario.profile.gemm.max_efficiency == pytest.approx(result.profile.gemm.max_efficiency, rel=1e-4)
-    assert any("profile mine has values that were not measured" in line for line in answer.assumptions)
-    assert any("extrapolated" in line for line in answer.assumptions)  # its multiplies are larger than those measured
 
 
 def test_without_measurements_there_is_no_profile():

@@ -196,6 +196,10 @@ def test_a_field_s_column_says_it(run_row):
     (scenario,) = read_run(run_row(recompute="", **paths), "").choices
     assert (scenario.stack.attention, scenario.plan.recompute) == ("math", "per_op")
     assert scenario.cluster.gpu.memory_bytes == 90e9
+    # What a column says is not inferred.
+    said = {"plan.recompute": "per_op", "stack.framework": "torchtitan", "stack.version": "2025-06"}
+    inferred = read_run(run_row(recompute="", framework="", **said), "").inferred
+    assert not any(line.startswith(("recompute", "framework")) for line in inferred)
     # The path of a field that has a column of its own fills that one where it is empty.
     row = {**run_row(tp="", dp="", sequence_parallel=""), "plan.tp": "4", "plan.sequence_parallel": "true"}
     by_path = read_run(row, "").scenario
@@ -271,18 +275,6 @@ def test_the_kind_of_a_model_follows_from_its_mlp(run_row):
     assert (gated.position, gated.norm, gated.bias, gated.tied_embeddings) == ("rotary", "rmsnorm", False, False)
     plain = read_run(run_row(model_name="Llama of ours"), "").scenario.model  # the name says nothing
     assert (plain.position, plain.norm, plain.bias, plain.tied_embeddings) == ("learned", "layernorm", True, True)
-
-
-def test_columns_that_contradict_each_other_say_so(run_row):
-    said = read_run(run_row(precision="bf16", **{"training.precision": "fp8"}), "").skipped
-    assert said == "training.precision = fp8 and precision = bf16 contradict each other; leave one empty"
-
-
-def test_what_a_column_says_is_not_inferred(run_row):
-    paths = {"plan.recompute": "per_op", "stack.framework": "torchtitan", "stack.version": "2025-06"}
-    run = read_run(run_row(recompute="", framework="", **paths), "")
-    assert run.scenario.plan.recompute == "per_op"
-    assert not any(line.startswith(("recompute", "framework")) for line in run.inferred)
 
 
 def test_zero_bubble_memory_says_that_scores_were_kept(measurements):

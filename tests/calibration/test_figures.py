@@ -13,7 +13,7 @@ from flopcast_calibration.measurement import MeasurementSet
 from flopcast_calibration.node import measured_cluster
 from flopcast_calibration.readers import read_nccl_tests, read_table
 from flopcast_calibration.report import profile_figure, residual_figure
-from sim import Profile, ProfileError, SpecError
+from sim import Profile, ProfileError
 from sim.specs import load_preset
 
 DATA = Path(flopcast_calibration.__file__).parent / "data"
@@ -54,12 +54,6 @@ def test_a_dot_for_every_measurement(dgx):
     assert dots[1] == pytest.approx(100 * np.expm1(dgx[0].fits["nvlink"].residuals))
 
 
-def test_an_unknown_device_asks_for_its_node():
-    assert measured_cluster({"device": "NVIDIA A100-SXM4-80GB"}).node.gpu.name == "A100-SXM4-80GB"
-    with pytest.raises(SpecError, match="name the node that was measured"):
-        measured_cluster({"device": "Gaudi 3"})
-
-
 def test_small_kernels_of_every_kind_come_first():
     cases = kernel_cases("cpu", quick=True)
     ordered = small_first(cases)
@@ -69,9 +63,6 @@ def test_small_kernels_of_every_kind_come_first():
     assert {case.kind for case in ordered[: len(ordered) // 2]} >= {"gemm", "bmm", "attention", "memory", "launch"}
 
 
-def test_a_suite_without_time_measures_nothing_and_can_go_on(tmp_path):
+def test_a_suite_without_time_measures_nothing(tmp_path):
     pytest.importorskip("torch")
-    path = tmp_path / "mine.jsonl"
-    assert run_suite(path, "cpu", quick=True, ranks=1, within_s=0.0).measurements == ()
-    some = run_suite(path, "cpu", quick=True, ranks=1, within_s=0.3).measurements
-    assert 0 < len(some) < 80
+    assert run_suite(tmp_path / "mine.jsonl", "cpu", quick=True, ranks=1, within_s=0.0).measurements == ()

@@ -78,14 +78,9 @@ def test_clocks_power_and_what_held_them_down_are_those_of_the_busy_gpu():
     seen = telemetry.during(begin, time.monotonic())
     telemetry.close()
     assert seen == {
-        "gpus_seen": 1,
-        "sm_mhz": pytest.approx((1755 + 1410) / 2),
-        "least_sm_mhz": 1410,
-        "max_sm_mhz": 1980,
-        "power_w": pytest.approx(695.8),
-        "celsius": 66,
-        "throttled": "power cap, software thermal",
-    }
+        "gpus_seen": 1, "sm_mhz": pytest.approx((1755 + 1410) / 2), "least_sm_mhz": 1410, "max_sm_mhz": 1980,
+        "power_w": pytest.approx(695.8), "celsius": 66, "throttled": "power cap, software thermal",
+    }  # fmt: skip
     assert telemetry.during(begin - 2, begin - 1) == {}
 
 

@@ -110,13 +110,10 @@ def gemm(time_s, **given):
         (gemm(1e-4), r"g.csv: line 2: 1\.37 PFLOP/s is above the bf16 peak of A100.*312 TFLOP/s; was it this device"),
         (gemm(1e-4, dtype="banana"), "g.csv: line 2: unknown dtype 'banana'"),
         (collective(1e-3), "line 7: all_reduce of 1.07 GB on 8 ranks in 1,000 us is more than NVLink.*300 GB/s a GPU"),
-        (
-            collective(2e-3, num_ranks=16, num_nodes=2),
-            "more than the network .*25.0 GB/s a GPU.*--network '3200 Gbit/s'",
-        ),
+        (collective(2e-3, num_ranks=16, num_nodes=2), "more than the network .*25.0 GB/s a GPU.*--network '3200 Gbit/s'"),
         (collective(1e-2, operation="send", num_ranks=2, num_nodes=2), "send of 1.07 GB on 2 ranks"),
     ],
-)
+)  # fmt: skip
 def test_what_the_hardware_cannot_do_is_refused(item, why):
     with pytest.raises(ProfileError, match=why):
         calibrate("mine", MeasurementSet({}, (item,) * 8), NODE, BASE, draws=1)
@@ -186,6 +183,7 @@ def test_devices_as_drivers_print_them_find_their_node(device, node):
         ("NVIDIA A10G", "no node preset"),
         ("NVIDIA GeForce RTX 5060", "no node preset"),
         ("", "the data do not name the device"),
+        ("Gaudi 3", "name the node that was measured"),
     ],
 )
 def test_devices_of_several_nodes_or_none_are_asked_for(device, why):

@@ -15,14 +15,10 @@ HEADER = """#                                                              out-o
 START = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1\n"
 END = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 12.3\n#\n"
 FACTORS = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "alltoall": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1,
-    "sendrecv": lambda n: 1,
-    "reduce": lambda n: 1,
-}
+    "all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n, "alltoall": lambda n: (n - 1) / n, "broadcast": lambda n: 1,
+    "sendrecv": lambda n: 1, "reduce": lambda n: 1,
+}  # fmt: skip
 
 
 def printed(value, width=7):
@@ -53,16 +49,6 @@ def run(program="all_reduce", ranks=8, listed=None, sizes=(2**20, 2**30), announ
     name = f"# Collective test starting: {program}_perf\n" if announced else ""
     rows = "".join(row(program, ranks, size, 20 + size / 2e5) for size in sizes)
     return f"{name}{START}#\n# Using devices\n{rank_lines() if listed is None else listed}#\n{HEADER}{rows}{END}"
-
-
-@pytest.fixture
-def read(tmp_path):
-    def reader(text, name="job.out", **options):
-        path = tmp_path / name
-        path.write_text(text)
-        return read_measurements(path, **options)
-
-    return reader
 
 
 def shapes(log):
@@ -118,13 +104,7 @@ def test_groups_that_ran_at_once(read):
     """NCCL_TESTS_SPLIT_MASK=0x7: eight groups, each one GPU of each of two hosts."""
     listed = rank_lines(("a", "b"), 8, groups=lambda rank: rank % 8)
     (item, _) = read(run(ranks=2, listed=listed)).measurements
-    assert {**item.shape} == {
-        "operation": "all_reduce",
-        "num_ranks": 2,
-        "num_nodes": 2,
-        "nbytes": 2**20,
-        "groups": 8,
-    }
+    assert {**item.shape} == {"operation": "all_reduce", "num_ranks": 2, "num_nodes": 2, "nbytes": 2**20, "groups": 8}
 
 
 def test_runs_one_after_another_each_with_its_own_ranks(read):
@@ -138,12 +118,8 @@ def test_runs_one_after_another_each_with_its_own_ranks(read):
         + run("broadcast")
     )
     assert shapes(read(text)) == {
-        ("all_gather", 2, 2),
-        ("reduce_scatter", 8, 1),
-        ("all_to_all", 8, 1),
-        ("send", 4, 2),
-        ("broadcast", 8, 1),
-    }
+        ("all_gather", 2, 2), ("reduce_scatter", 8, 1), ("all_to_all", 8, 1), ("send", 4, 2), ("broadcast", 8, 1),
+    }  # fmt: skip
 
 
 def test_tables_no_profile_has_a_place_for_are_named(read):
@@ -228,17 +204,14 @@ def test_a_run_that_was_stopped_says_so(read):
         (lambda text: text.replace("   25.24", "   -25.2"), "time -25.2 is not positive"),
         (lambda text: text.replace("H100 80GB HBM3", "A100-SXM4-80GB", 1), "several kinds of GPU"),
         (lambda text: text.replace("nGpus 1", "nGpus 3"), "8 ranks are listed, but each process has 3"),
-        (
-            lambda text: re.sub(r"(?m)^( .* float .*) +\S+ +\S+$", r"\1", text),
-            r"has 1\d of 13 columns; was the log cut off\?",
-        ),
+        (lambda text: re.sub(r"(?m)^( .* float .*) +\S+ +\S+$", r"\1", text), r"has 1\d of 13 columns; was the log cut off\?"),
         (lambda text: text.replace("  72.69      0", "  72.69      7", 1), "found wrong results"),
         (lambda text: text.replace("#  Rank  7", "#  Rnk   7"), r"on 7 ranks, but .* is the number of ranks right\?"),
         (lambda text: re.sub(r"(?m)^( .* float +\w+ +\S+) +\S+", r"\1 eight", text), "line 1.*could not convert"),
         (lambda text: re.sub(r"(?m)^ .* float .*\n", "", text), "holds no row"),
         (lambda text: text.replace(HEADER, ""), "before the table's header"),
     ],
-)
+)  # fmt: skip
 def test_hostile_logs(read, change, says):
     text = run()
     assert change(text) != text
@@ -254,14 +227,9 @@ def test_unlike_groups_are_refused(read):
 
 def entry(rank, host="a", device=0, name="NVIDIA H100 80GB HBM3", group=0):
     return {
-        "rank": rank,
-        "group": group,
-        "pid": 7 + rank,
-        "hostname": host,
-        "device": device,
-        "device_hex": f"0000:{device:02x}:00",
-        "device_info": name,
-    }
+        "rank": rank, "group": group, "pid": 7 + rank, "hostname": host, "device": device,
+        "device_hex": f"0000:{device:02x}:00", "device_info": name,
+    }  # fmt: skip
 
 
 def as_json(devices, ranks, program="all_reduce_perf", **config):
@@ -291,13 +259,10 @@ def test_json_lists_one_gpu_of_each_process(read):
         (as_json([entry(0), entry(1, "b")], 2, "reduce_perf"), "no profile has a place for reduce"),
         (as_json([entry(0), entry(1, "b")], 2)[:-30], "is not whole JSON"),
         (json.dumps({**json.loads(as_json([entry(0), entry(1, "b")], 2)), "results": []}), "holds no results"),
-        (
-            json.dumps({**json.loads(as_json([entry(0), entry(1, "b")], 2)), "results": [{"size": 8}]}),
-            "result 1 lacks a value",
-        ),
+        (json.dumps({**json.loads(as_json([entry(0), entry(1, "b")], 2)), "results": [{"size": 8}]}), "result 1 lacks a value"),
         (as_json([entry(0), entry(1, "b")], 2).replace("5000.0", "NaN"), "time nan is not positive"),
     ],
-)
+)  # fmt: skip
 def test_hostile_json(read, text, says):
     with pytest.raises(ProfileError, match=says):
         read(text, "x.json")

@@ -4,20 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from rows import rows
 
-from flopcast_calibration.readers import read_measurements
 from sim.errors import ProfileError
-
-
-@pytest.fixture
-def read(tmp_path):
-    def reader(text, name="job.out", **options):
-        path = tmp_path / name
-        path.write_text(text)
-        return read_measurements(path, **options)
-
-    return reader
-
 
 LOGS = Path(__file__).parent / "logs"
 MAMF_HEAD = (LOGS / "mamf-finder-head.txt").read_text(encoding="utf-8")
@@ -27,9 +16,9 @@ MAMF_ROWS = {
 }
 
 
-@pytest.mark.parametrize("rows", MAMF_ROWS.values(), ids=MAMF_ROWS)
-def test_mamf_finder(read, rows):
-    log = read(MAMF_HEAD + rows)
+@pytest.mark.parametrize("rates", MAMF_ROWS.values(), ids=MAMF_ROWS)
+def test_mamf_finder(read, rates):
+    log = read(MAMF_HEAD + rates)
     times = {item.shape["m"]: item.time_s for item in log.measurements}
     assert times == pytest.approx({1024: 2 * 1024 * 4096**2 / 500e12, 2048: 2 * 2048 * 4096**2 / 800e12})
     assert {item.shape["dtype"] for item in log.measurements} == {"float8_e4m3fn"}
@@ -45,20 +34,6 @@ def test_mamf_finders_console_keeps_only_the_best(read):
     assert item.shape["dtype"] == "bfloat16"
     assert "bfloat16" in log.notes[0]
     assert "1 of 3375 shapes" in log.notes[1]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("500.0 TFLOPS @ 1024", "nan TFLOPS @ 1024", "TFLOPS = nan is not a positive number"),
-        ("500.0 TFLOPS @ 1024", "0.0 TFLOPS @ 1024", "TFLOPS = 0.0 is not a positive number"),
-        ("@ 1024x", "@ 0x", "m = 0 is not a positive number"),
-        ("torch.float8_e4m3fn", "torch.complex64", "unknown number format 'torch.complex64'"),
-    ],
-)
-def test_hostile_mamf_finder(read, old, new, says):
-    with pytest.raises(ProfileError, match=says):
-        read((MAMF_HEAD + MAMF_ROWS["one-rate"]).replace(old, new).replace("--dtype float8_e4m3fn", ""))
 
 
 NVBANDWIDTH = (LOGS / "nvbandwidth.txt").read_text(encoding="utf-8")
@@ -97,24 +72,6 @@ def test_nvbandwidths_buffer_is_what_the_command_said(read):
     assert not any("assumed" in note for note in log.notes)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (NVBANDWIDTH.replace("720.00       N/A", "720.00"), "has 1 of 2 columns; was the log cut off"),
-        (NVBANDWIDTH.replace("55.00", "-55.00"), "-55.00 is not a positive number"),
-        (
-            NVBANDWIDTH.partition("Running device_to_device")[0].replace("memcpy_ce", "memcpy_sm"),
-            "no test that is read",
-        ),
-        (NVBANDWIDTH.replace("Device 1: NVIDIA B200", "Device 1: NVIDIA A100"), "several kinds of GPU"),
-        (nvbandwidth_json()[:-40], "is not whole JSON"),
-    ],
-)
-def test_hostile_nvbandwidth(read, text, says):
-    with pytest.raises(ProfileError, match=says):
-        read(text)
-
-
 PERFTEST = (LOGS / "perftest.txt").read_text(encoding="utf-8")
 
 
@@ -148,22 +105,6 @@ def test_perftest_latencies(read, verb):
         read(text.replace("usec", "cycles"))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("MB/sec", "Gb/sec", "is the unit Gb/sec right"),  # the header of another run
-        ("MB/sec", "KB/sec", "unknown unit 'KB/sec'"),
-        ("BW Test", "Bidirectional BW Test", "both directions ran at once"),
-        ("LID 0x0c", "LID 0x0b", "both ends are the same port"),
-        ("40000.00", "nan", "BW average = nan is not a positive number"),
-        ("40000.00\t\t   0.640000", "40000.00", "has 4 of 5 columns; was the log cut off"),
-    ],
-)
-def test_hostile_perftest(read, old, new, says):
-    with pytest.raises(ProfileError, match=says):
-        read(PERFTEST.replace(old, new))
-
-
 def param(ranks=16, collective="all_reduce", factor=2 * 15 / 16, hosts=("a", "b")):
     hello = "".join(
         f"Hello from Rank {rank}: [Rank {rank:3}] host {hosts[rank * len(hosts) // ranks]}, device: cuda:{rank % 8}, "
@@ -171,16 +112,8 @@ def param(ranks=16, collective="all_reduce", factor=2 * 15 / 16, hosts=("a", "b"
         for rank in range(ranks)
     )
     names = (
-        "size (B)",
-        "nElementsPerRank",
-        "Latency(us):p50",
-        "p75",
-        "p95",
-        "Min",
-        "Max",
-        "AlgBW(GB/s)",
-        "BusBW(GB/s)",
-    )
+        "size (B)", "nElementsPerRank", "Latency(us):p50", "p75", "p95", "Min", "Max", "AlgBW(GB/s)", "BusBW(GB/s)",
+    )  # fmt: skip
     header = "\n\tCOMMS-RES" + "".join(f"{name:>18}" for name in names) + "\n"
     rows = ""
     for nbytes, us in ((2**20, 100.0), (2**30, 6000.0)):
@@ -207,17 +140,33 @@ def test_param_comms_without_hosts(read):
     assert read(text[1] + text[2], nodes=4).measurements[0].shape["num_nodes"] == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (param(ranks=8), "is the number of ranks right"),  # bandwidths of 16
-        (param(collective="reduce", factor=1.0), "no profile has a place for reduce"),
-        (param().replace("COMMS-RES-all_reduce", "COMMS-RES-QUANT-all_reduce"), "quantised"),
-        (param()[:-40], "was the log cut off"),
-        (param().partition("\tCOMMS-RES-")[1] + param().partition("\tCOMMS-RES-")[2], "comes before the header"),
-        (param().replace("6000.0", "nan", 1), "time nan is not positive"),
-    ],
-)
-def test_hostile_param_comms(read, text, says):
-    with pytest.raises(ProfileError, match=says):
+MAMF = (MAMF_HEAD + MAMF_ROWS["one-rate"]).replace("--dtype float8_e4m3fn", "")
+HOSTILE = [  # a log, why it is refused
+    (MAMF.replace("500.0 TFLOPS @ 1024", "nan TFLOPS @ 1024"), "TFLOPS = nan is not a positive number"),
+    (MAMF.replace("500.0 TFLOPS @ 1024", "0.0 TFLOPS @ 1024"), "TFLOPS = 0.0 is not a positive number"),
+    (MAMF.replace("@ 1024x", "@ 0x"), "m = 0 is not a positive number"),
+    (MAMF.replace("torch.float8_e4m3fn", "torch.complex64"), "unknown number format 'torch.complex64'"),
+    (NVBANDWIDTH.replace("720.00       N/A", "720.00"), "has 1 of 2 columns; was the log cut off"),
+    (NVBANDWIDTH.replace("55.00", "-55.00"), "-55.00 is not a positive number"),
+    (NVBANDWIDTH.partition("Running device_to_device")[0].replace("memcpy_ce", "memcpy_sm"), "no test that is read"),
+    (NVBANDWIDTH.replace("Device 1: NVIDIA B200", "Device 1: NVIDIA A100"), "several kinds of GPU"),
+    (nvbandwidth_json()[:-40], "is not whole JSON"),
+    (PERFTEST.replace("MB/sec", "Gb/sec"), "is the unit Gb/sec right"),  # the header of another run
+    (PERFTEST.replace("MB/sec", "KB/sec"), "unknown unit 'KB/sec'"),
+    (PERFTEST.replace("BW Test", "Bidirectional BW Test"), "both directions ran at once"),
+    (PERFTEST.replace("LID 0x0c", "LID 0x0b"), "both ends are the same port"),
+    (PERFTEST.replace("40000.00", "nan"), "BW average = nan is not a positive number"),
+    (PERFTEST.replace("40000.00\t\t   0.640000", "40000.00"), "has 4 of 5 columns; was the log cut off"),
+    (param(ranks=8), "is the number of ranks right"),  # bandwidths of 16
+    (param(collective="reduce", factor=1.0), "no profile has a place for reduce"),
+    (param().replace("COMMS-RES-all_reduce", "COMMS-RES-QUANT-all_reduce"), "quantised"),
+    (param()[:-40], "was the log cut off"),
+    (param().partition("\tCOMMS-RES-")[1] + param().partition("\tCOMMS-RES-")[2], "comes before the header"),
+    (param().replace("6000.0", "nan", 1), "time nan is not positive"),
+]
+
+
+@rows(("text", "why"), HOSTILE, ids=lambda row: row[1])
+def test_hostile_logs(read, text, why):
+    with pytest.raises(ProfileError, match=why):
         read(text)

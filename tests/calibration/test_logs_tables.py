@@ -12,16 +12,6 @@ from flopcast_calibration.readers.table_columns import FLOP_RATES, TIMES
 from sim.errors import ProfileError
 
 
-@pytest.fixture
-def read(tmp_path):
-    def reader(text, name="data.csv", **options):
-        path = tmp_path / name
-        path.write_text(text)
-        return read_measurements(path, **options)
-
-    return reader
-
-
 def only(log):
     (item,) = log.measurements
     return item
@@ -147,7 +137,7 @@ def test_the_long_form_keeps_what_names_the_shape(read):
 )
 def test_hostile_tables(read, text, says):
     with pytest.raises(ProfileError, match=says):
-        read(text)
+        read(text, "data.csv")
 
 
 @given(

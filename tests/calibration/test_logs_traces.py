@@ -126,13 +126,11 @@ EVENTS = [
     {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration}
     for name, start, duration, category in (
         ("ampere_bf16_s16816gemm_bf16_128x256", 0, 100, "kernel"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 50, 100, "kernel"),
-        ("flash_fwd_kernel", 200, 30, "kernel"),
-        ("vectorized_elementwise_kernel", 230, 10, "kernel"),
-        ("Memcpy HtoD", 240, 5, "gpu_memcpy"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 50, 100, "kernel"), ("flash_fwd_kernel", 200, 30, "kernel"),
+        ("vectorized_elementwise_kernel", 230, 10, "kernel"), ("Memcpy HtoD", 240, 5, "gpu_memcpy"),
         ("aten::mm", 0, 1000, "cpu_op"),
     )
-]
+]  # fmt: skip
 
 
 def test_seconds_of_kernels_by_category(tmp_path):

@@ -120,11 +120,6 @@ def test_a_mixture_by_its_name_has_its_experts_where_the_row_does_not_count_them
     assert not any("model preset" in rule for rule in read_run(mixture, "row 1").inferred)
 
 
-def test_torchtitan_recomputes_as_its_own_configurations_say_where_a_row_does_not(run_row):
-    row = run_row(framework="torchtitan", recompute="", tp=1, pp=1, dp=16, zero_stage=3, num_gpus=16)
-    assert predict(read_run(row, "row 1")).scenario.plan.recompute == "per_op"
-
-
 def test_a_rate_needs_no_batch_where_there_is_no_pipeline(run_row):
     unsaid = {"global_batch_seqs": "", "micro_batch_seqs": "", "measured_unit": "tokens_per_s_per_gpu", "pp": 1}
     within = read_run(run_row(**unsaid, num_gpus=8, tp=1, dp=8), "row 1")
@@ -180,12 +175,15 @@ def test_recipes_of_nvidia_are_interleaved_where_they_do_not_say(run_row):
         assert any(line.startswith(says) for line in run.inferred)
 
 
-def test_torchtitan_fills_its_pipeline_with_as_many_microbatches_as_stages(run_row):
+def test_torchtitan_fills_its_pipeline_and_recomputes_as_its_configurations_say(run_row):
     row = run_row(framework="torchtitan", global_batch_seqs=64, micro_batch_seqs="", pp=4, tp=1, dp=4, zero_stage=3)
     for schedule, chunks in (("1f1b", 1), ("interleaved", 2)):
         (choice,) = read_run({**row, "schedule": schedule}, "row 1").choices
         assert choice.num_microbatches == 4
         assert choice.plan.num_chunks == chunks
+    # It recomputes as its own configurations say where a row does not.
+    unsaid = run_row(framework="torchtitan", recompute="", tp=1, pp=1, dp=16, zero_stage=3, num_gpus=16)
+    assert predict(read_run(unsaid, "row 1")).scenario.plan.recompute == "per_op"
 
 
 def test_in_which_precision_a_framework_sums_gradients(run_row):
@@ -288,10 +286,7 @@ REFUSED = [
     ({"gated_mlp": "y", "ffn_hidden": ""}, "ffn_hidden is empty"),
     ({"num_gpus": 10**7, "dp": ""}, "num_gpus = 1e+07 is too large to be meant; at most 1,000,000"),
     ({"layers": 99991}, "layers = 99991 is too large to be meant; at most 10,000"),
-    (
-        {"schedule": "interleaved", "vp_stages": 2, "pp": 4, "tp": 2, "dp": 2, "micro_batch_seqs": 16},
-        "no micro-batch and number of chunks share out",
-    ),
+    ({"schedule": "interleaved", "vp_stages": 2, "pp": 4, "tp": 2, "dp": 2, "micro_batch_seqs": 16}, "no micro-batch and number of chunks share out"),
     ({"global_batch_seqs": "", "micro_batch_seqs": ""}, "neither global_batch_seqs nor micro_batch_seqs"),
     ({"global_batch_seqs": 3}, "smaller than dp"),
     ({"global_batch_seqs": 65}, "must be a multiple of plan.dp · plan.microbatch_size"),
@@ -304,7 +299,8 @@ REFUSED = [
     ({"gpus_per_node": "nan"}, "gpus_per_node = nan is not a positive number"),
     ({"gpus_per_node": "1e9"}, "gpus_per_node = 1e+09 is too large to be meant; at most 1,024"),
     ({"layers": LARGEST * 10}, "too large to be meant"),
-]
+    ({"precision": "bf16", "training.precision": "fp8"}, "training.precision = fp8 and precision = bf16 contradict each other; leave one empty"),
+]  # fmt: skip
 """Changes of a row, and what its refusal says."""
 
 

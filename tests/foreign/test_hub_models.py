@@ -85,16 +85,10 @@ def test_weights_in_fewer_bits_are_said_not_to_be_priced():
 
 
 QWEN = {
-    "model_type": "qwen2",
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "max_position_embeddings": 32768,
+    "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "max_position_embeddings": 32768,
     "tie_word_embeddings": False,
-}
+}  # fmt: skip
 
 
 @pytest.fixture

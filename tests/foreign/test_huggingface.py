@@ -40,49 +40,29 @@ def test_inside_another_model_sizes_may_be_left_out_and_are_listed():
     assert "model.num_heads" not in {entry.name for entry in found.ledger.read}
 
 
-@rows("key", ["hidden_size", "num_attention_heads", "vocab_size", "intermediate_size"])
-def test_alone_a_size_that_is_missing_was_lost(key):
-    with pytest.raises(SpecError, match=f"{key} is missing"):
-        imported(**{name: value for name, value in LLAMA.items() if name != key})
-
-
 def test_alone_other_keys_are_as_the_class_has_them():
     found = imported(**{**LLAMA, "model_type": "mistral"})
     model = found.scenario().model
     assert (model.num_kv_heads, model.sliding_window, model.tied_embeddings) == (8, 4096, False)
     assert filled_in(found).keys() == {
-        "num_key_value_heads",
-        "sliding_window",
-        "max_position_embeddings",
-        "tie_word_embeddings",
-    }
+        "num_key_value_heads", "sliding_window", "max_position_embeddings", "tie_word_embeddings",
+    }  # fmt: skip
 
 
 def test_null_is_no_left_out_key():
-    model = (
-        imported(**{**LLAMA, "model_type": "mistral", "num_key_value_heads": None, "sliding_window": None})
-        .scenario()
-        .model
-    )
+    none = {"model_type": "mistral", "num_key_value_heads": None, "sliding_window": None}
+    model = imported(**{**LLAMA, **none}).scenario().model
     assert (model.num_kv_heads, model.sliding_window) == (8, 0)
-    assert (
-        imported(**{**LLAMA, "model_type": "qwen3", "num_key_value_heads": 2, "head_dim": None})
-        .scenario()
-        .model.head_dim
-        == 32
-    )
+    none = {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": None}
+    assert imported(**{**LLAMA, **none}).scenario().model.head_dim == 32
 
 
 def test_a_key_in_another_word_is_no_left_out_key():
     """What the class has for num_attention_heads must not stand beside the file's n_head."""
     data = {
-        "model_type": "falcon",
-        "n_head": 8,
-        "n_layer": 2,
-        "hidden_size": 512,
-        "vocab_size": 1000,
+        "model_type": "falcon", "n_head": 8, "n_layer": 2, "hidden_size": 512, "vocab_size": 1000,
         "multi_query": False,
-    }
+    }  # fmt: skip
     model = imported(**data).scenario().model
     assert (model.num_heads, model.num_kv_heads, model.num_layers) == (8, 8, 2)
 
@@ -138,17 +118,11 @@ def test_infinity_and_nan_stand_where_they_do_not_matter():
 @rows(
     ("data", "says"),
     [
-        (
-            {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 8},
-            "an adapter .LORA. for org/base; import",
-        ),
-        (
-            {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.6.0"},
-            "part of a diffusion pipeline .UNet2D",
-        ),
+        ({"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 8}, "an adapter .LORA. for org/base; import"),
+        ({"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.6.0"}, "part of a diffusion pipeline .UNet2D"),
         ({"architectures": ["GPT2LMHeadModel"], "n_embd": 64}, "num_hidden_layers is missing"),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_no_models_config(data, says):
     with pytest.raises(SpecError, match=says):
         imported(**data)

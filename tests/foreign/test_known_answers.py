@@ -86,26 +86,14 @@ def deepspeed(**batch):
 @rows(
     ("name", "text", "facts"),
     [
-        (
-            "run.sh",
-            f"{MEGATRON} --bf16 --recompute-granularity full --recompute-activations",
-            {"recompute": "selective"},
-        ),
+        ("run.sh", f"{MEGATRON} --bf16 --recompute-granularity full --recompute-activations", {"recompute": "selective"}),
         ("run.sh", f"{EXPERTS} --moe-flex-dispatcher-backend deepep", {"expert_dispatcher": "allgather"}),
-        (
-            "run.sh",
-            f"{EXPERTS} --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
-            {"expert_dispatcher": "hybridep"},
-        ),
+        ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", {"expert_dispatcher": "hybridep"}),
         ("run.sh", EXPERTS, {"expert_dispatcher": "allgather"}),
         ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type alltoall", {"expert_dispatcher": "alltoall"}),
         ("run.sh", f"{AWARE} --main-grads-dtype bf16", {"gradient_precision": "bf16"}),
         ("run.sh", f"{AWARE} --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32", "exclude each other"),
-        (
-            "run.sh",
-            f"{AWARE} --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16",
-            {"moment_precision": "fp8", "second_moment_precision": "bf16"},
-        ),
+        ("run.sh", f"{AWARE} --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", {"moment_precision": "fp8", "second_moment_precision": "bf16"}),
         ("run.sh", f"{AWARE} --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", {"second_moment_precision": None}),
         ("run.sh", f"{MEGATRON} --bf16 --swiglu", {"intermediate_size": 2688}),
         ("run.sh", f"{HERE}{MEGATRON} --bf16 --tensor-model-parallel-size 2", {"tp": 2, "num_layers": 8}),
@@ -119,11 +107,7 @@ def deepspeed(**batch):
         # Two thirds of 4 · 256 are the gate and the value; of configs/llama2/13B.yml, 41,472, both have 13,824.
         ("gpt_neox", {"activation": "swiglu"}, {"gated_mlp": True, "intermediate_size": 341}),
         ("gpt_neox", {"activation": "swiglu", "mlp_multiple_of": 256}, {"intermediate_size": 512}),
-        (
-            "gpt_neox",
-            {"activation": "swiglu", "hidden_size": 5120, "intermediate_size": 41472, "mlp_multiple_of": 256},
-            {"intermediate_size": 13824},
-        ),
+        ("gpt_neox", {"activation": "swiglu", "hidden_size": 5120, "intermediate_size": 41472, "mlp_multiple_of": 256}, {"intermediate_size": 13824}),
         ("gpt_neox", {"activation": "silu", "mlp_type": "llama"}, {"gated_mlp": True, "intermediate_size": 768}),
         ("gpt_neox", {"intermediate_size": 1000}, {"gated_mlp": False, "intermediate_size": 1000}),
         ("gpt_neox", {"num_experts": 4}, "num_experts = 4: experts of GPT-NeoX are not read"),
@@ -132,11 +116,7 @@ def deepspeed(**batch):
         ("automodel", {"distributed.pp_size": 2}, {"reshard_after_forward": "default"}),
         ("automodel", {"model.pretrained_model_name_or_path": "Qwen/Qwen3-30B-A3B"}, {"reshard_after_forward": False}),
         ("automodel", {"distributed.reshard_after_forward": True}, {"reshard_after_forward": True}),
-        (
-            "flagscale.yaml",
-            FLAGSCALE,
-            {"tp": 2, "pp": 2, "intermediate_size": 2816, "num_layers": 8, "precision": "bf16"},
-        ),
+        ("flagscale.yaml", FLAGSCALE, {"tp": 2, "pp": 2, "intermediate_size": 2816, "num_layers": 8, "precision": "bf16"}),
         ("flagscale.yaml", f"{FLAGSCALE}  schedules_method: dualpipev\n", {"schedule": "dualpipe_v", "num_chunks": 2}),
         ("flagscale.yaml", f"{FLAGSCALE}  enable_zero_bubble: true\n", "--enable-zero-bubble cuts backwards in two"),
         ("surogate", {"lora": None}, {"adapter_rank": 16, "zero_stage": 1, "framework": "surogate"}),
@@ -155,25 +135,12 @@ def deepspeed(**batch):
         ("run.sh", f"{BRIDGE} mixed_precision=bf16_with_fp8_current_scaling_mixed", {"precision": "fp8"}),
         ("run.sh", f"{MEGATRON} --bf16 --fp16", "exclude each other"),
         ("run.sh", f"{MEGATRON} --bf16 --train-iters 10 --train-samples 640", "exclude each other"),
-        (
-            "run.sh",
-            f"{MEGATRON} --bf16 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1 "
-            "--num-virtual-stages-per-pipeline-rank 2",
-            "keep one",
-        ),
+        ("run.sh", f"{MEGATRON} --bf16 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1 " "--num-virtual-stages-per-pipeline-rank 2", "keep one"),
         ("ds.json", deepspeed(train_batch_size=64), {"microbatch_size": 8, "global_batch_size": 64}),
         ("ds.json", deepspeed(train_micro_batch_size_per_gpu=4), {"microbatch_size": 4, "global_batch_size": 32}),
-        (
-            "ds.json",
-            deepspeed(train_batch_size=64, gradient_accumulation_steps=4),
-            {"microbatch_size": 2, "global_batch_size": 64},
-        ),
+        ("ds.json", deepspeed(train_batch_size=64, gradient_accumulation_steps=4), {"microbatch_size": 2, "global_batch_size": 64}),
         ("maxtext.yml", f"{MAXTEXT}1", {"num_layers": 4, "hidden_size": 1024, "num_heads": 8}),
-        (
-            "maxtext.yml",
-            f"{MAXTEXT}2",
-            {"num_layers": 4, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 8192},
-        ),
+        ("maxtext.yml", f"{MAXTEXT}2", {"num_layers": 4, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 8192}),
         ("maxtext.yml", f"{MAXTEXT}4", {"num_layers": 4, "hidden_size": 2048, "num_heads": 16, "num_kv_heads": 8}),
         ("maxtext.yml", f"{MAXTEXT}8", {"num_layers": 8, "hidden_size": 2048, "num_heads": 16}),
         ("maxtext.yml", f"{MAXTEXT}3", "power of two"),
@@ -220,11 +187,7 @@ def deepspeed(**batch):
             )
         ),
         ("axolotl", {"adapter": "lora", "load_in_8bit": True}, {"frozen_precision": None}),
-        (
-            "recipe.yaml",
-            f"{LLAMA_FACTORY.replace('type: full', 'type: lora')}quantization_bit: 4",
-            {"frozen_precision": "nf4"},
-        ),
+        ("recipe.yaml", f"{LLAMA_FACTORY.replace('type: full', 'type: lora')}quantization_bit: 4", {"frozen_precision": "nf4"}),
         ("recipe.yaml", f"{SWIFT.replace('type: full', 'type: lora')}quant_bits: 4", {"frozen_precision": "nf4"}),
         # Of files in the tools' own repositories, what was read wrong.
         ("torchtune", {}, IN_16_BITS),
@@ -242,11 +205,7 @@ def deepspeed(**batch):
         ("axolotl", {"deepspeed": "deepspeed_configs/zero3_bf16.json"}, IN_32_BITS),
         ("axolotl", {"optimizer": "adamw_bnb_8bit"}, {"master_precision": "none", "moment_precision": "int8"}),
         ("axolotl", {"adapter": "lora", "lora_r": 8}, IN_32_BITS),
-        (
-            "axolotl",
-            {"fsdp_config.reshard_after_forward": True, "expert_parallel_size": 2, "dp_shard_size": 4, **QWEN_EXPERTS},
-            {"dp": 8, "ep": 2, "sharding_group": 4, "expert_multiplies": "grouped"},
-        ),
+        ("axolotl", {"fsdp_config.reshard_after_forward": True, "expert_parallel_size": 2, "dp_shard_size": 4, **QWEN_EXPERTS}, {"dp": 8, "ep": 2, "sharding_group": 4, "expert_multiplies": "grouped"}),
         ("trl", {"torch_dtype": "bfloat16", "bf16": True}, IN_16_BITS),
         ("trl", {"bf16": True}, IN_32_BITS),
         ("recipe.yaml", f"{LLAMA_FACTORY}pure_bf16: true", IN_16_BITS),
@@ -269,16 +228,8 @@ def deepspeed(**batch):
             },
             {"master_precision": "fp16", "moment_precision": "bf16", "second_moment_precision": "bf16"},
         ),
-        (
-            "automodel",
-            {"model.backend": {"experts": "gmm", "dispatcher": "torch", "attn": "te"}},
-            {"expert_multiplies": "grouped", "expert_dispatcher": "allgather", "attention": "flash"},
-        ),
-        (
-            "automodel",
-            {"loss_fn._target_": "nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy"},
-            {"chunked_loss": True},
-        ),
+        ("automodel", {"model.backend": {"experts": "gmm", "dispatcher": "torch", "attn": "te"}}, {"expert_multiplies": "grouped", "expert_dispatcher": "allgather", "attention": "flash"}),
+        ("automodel", {"loss_fn._target_": "nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy"}, {"chunked_loss": True}),
         ("olmo", {"model.max_sequence_length": 8192}, {"sequence_length": 8192, "max_sequence_length": 8192}),
         ("olmo", {"model.max_sequence_length": None}, {"sequence_length": 1024, "dropout": 0.1}),
         ("olmo", {"fsdp.precision": "mixed"}, {"gradient_precision": "fp32"}),
@@ -288,7 +239,7 @@ def deepspeed(**batch):
         ("gpt_neox", {"gradient_accumulation_steps": None}, {"global_batch_size": 16}),
         ("neox.yml", NEOX, {"num_layers": 4, "zero_stage": 1, "global_batch_size": 32}),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
     if name in SMALL:
         text, kind = json.dumps(with_keys(SMALL[name], text)), name

@@ -183,19 +183,12 @@ def recipe():
     ledger = Ledger("recipes.py")
     found = settings(text, ledger=ledger)
     assert {key: value for key, value in found.items() if key != "own"} == {
-        "()": "Config",
-        "a": 1,
-        "b": 4,
-        "c": 3,
-        "d": 4,
-    }
+        "()": "Config", "a": 1, "b": 4, "c": 3, "d": 4,
+    }  # fmt: skip
     said = {entry.name: entry.matters for entry in ledger.ignored}
     assert said == {
-        "line 11: Own()": True,
-        "line 15: change()": True,
-        "line 16: more()": True,
-        "line 18: change()": True,
-    }
+        "line 11: Own()": True, "line 15: change()": True, "line 16: more()": True, "line 18: change()": True,
+    }  # fmt: skip
 
 
 @rows("line", ["global SIZE", "del sizes['x']"])
@@ -234,14 +227,11 @@ def test_a_name_says_which_recipe_is_meant():
         ("x = " + "-" * 20000 + "1", "nested too deeply|no recipe"),
         ("x = " + "+".join(["1"] * 20000), "nested too deeply|no recipe"),
         ("def f():\n    return f()\n", "has no recipe"),
-        (
-            "def a(): pass\n" + "".join(f"def a{n}():\n" + f" a{n - 1}()\n" * 9 for n in range(1, 20)) + "a19()",
-            "no recipe",
-        ),
+        ("def a(): pass\n" + "".join(f"def a{n}():\n" + f" a{n - 1}()\n" * 9 for n in range(1, 20)) + "a19()", "no recipe"),
         ("x = [1]\n" + "x = x + x\n" * 60, "has no recipe"),
         ("x = {}\nx['x'] = x\n", "has no recipe"),
     ],
-)
+)  # fmt: skip
 def test_broken_and_hostile_texts(text, says):
     with pytest.raises(SpecError, match=says):
         settings(text)

@@ -37,13 +37,11 @@ BLOCKS = (
 def block(rng, depth):
     """Commands that set some of the names, nested so deep."""
     values = {
-        "n": rng.choice(NAMES),
-        "w": rng.choice(["2", "4", "8", "$A", "${B}", "$((A*2))", "${A:-4}"]),
+        "n": rng.choice(NAMES), "w": rng.choice(["2", "4", "8", "$A", "${B}", "$((A*2))", "${A:-4}"]),
         "t": rng.choice(["true", "false", "[ $A == 2 ]", "[[ $TP -gt 2 ]]", "((A > 2))"]),
-        "f": f"f{rng.randrange(1000)}",
-        "out": rng.choice(["return", "true", "return 1"]),
+        "f": f"f{rng.randrange(1000)}", "out": rng.choice(["return", "true", "return 1"]),
         "loop": rng.choice(["break", "continue", "true"]),
-    }
+    }  # fmt: skip
     if depth == 0:
         return rng.choice(SIMPLE).format(**values)
     return rng.choice(BLOCKS).format(b=block(rng, depth - 1), c=block(rng, depth - 1), **values)

@@ -50,12 +50,8 @@ def main() -> int:
 def _campaign(options: argparse.Namespace) -> int:
     context, until, seed = get_context("fork"), time.monotonic() + options.seconds, options.seed
     first, running, tried, answered, faults = (
-        seed,
-        {},
-        Counter[str](),
-        Counter[str](),
-        dict[tuple[str, str], tuple[int, str]](),
-    )
+        seed, {}, Counter[str](), Counter[str](), dict[tuple[str, str], tuple[int, str]](),
+    )  # fmt: skip
     counted, log = Counter[tuple[str, str]](), Path(tempfile.mkdtemp())
     if options.inputs > A_WORKER:
         _warm()

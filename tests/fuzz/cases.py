@@ -29,20 +29,10 @@ SKIPPED = (
 UNTRIED = ("update_intervals", "transfer")
 """Options that rewrite what ships, or compare hundreds of estimates."""
 SELDOM = {
-    "validate": 0.5,
-    "search": 0.3,
-    "shortest": 0.2,
-    "report": 0.2,
-    "timeline": 0.4,
-    "train": 0.6,
-    "simulate": 0.6,
-    "compare-schedules": 0.4,
-    "anchor": 0.5,
-    "calibrate from-runs": 0.1,
-    "scaling fit": 0.4,
-    "validate mechanisms": 0.05,
-    "validate steps": 0.05,
-}
+    "validate": 0.5, "search": 0.3, "shortest": 0.2, "report": 0.2, "timeline": 0.4, "train": 0.6, "simulate": 0.6,
+    "compare-schedules": 0.4, "anchor": 0.5, "calibrate from-runs": 0.1, "scaling fit": 0.4,
+    "validate mechanisms": 0.05, "validate steps": 0.05,
+}  # fmt: skip
 """How often a verb is tried, where that is not once: those that take longer, or read no file."""
 SMALL = {
     "name": "small",
@@ -64,25 +54,13 @@ WORDS = (
 
 GOOD = {
     "to": ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed"),
-    "cluster": ("selene", "superpod-h100", "ethernet-25"),
-    "profile": ("a100", "h100"),
-    "engine": ("dag", "des"),
-    "measured": ("1.2 s", "900 ms"),
-    "budget": ("1e24", "1e21"),
-    "loss": ("2.0", "1.9"),
-    "tokens": ("1T", "300e9"),
-    "schedules": ("1f1b,zb_h1", "interleaved"),
-    "workers": ("4", "2x4"),
-    "bandwidths": ("10 Gbit/s", "10 Gbit/s,12 GB/s"),
-    "rollout_gpus": ("8", "4"),
-    "stack": ("megatron-core", "torchtitan"),
-    "gpu": ("a100-sxm-80gb", "h100-sxm-80gb"),
-    "longest": ("8k",),
-    "gpus": ("64", "64..256", "8"),
-    "samples": ("10k", "2000"),
-    "within": ("30d", "400 h"),
-    "response": ("2k",),
-}
+    "cluster": ("selene", "superpod-h100", "ethernet-25"), "profile": ("a100", "h100"), "engine": ("dag", "des"),
+    "measured": ("1.2 s", "900 ms"), "budget": ("1e24", "1e21"), "loss": ("2.0", "1.9"), "tokens": ("1T", "300e9"),
+    "schedules": ("1f1b,zb_h1", "interleaved"), "workers": ("4", "2x4"),
+    "bandwidths": ("10 Gbit/s", "10 Gbit/s,12 GB/s"), "rollout_gpus": ("8", "4"),
+    "stack": ("megatron-core", "torchtitan"), "gpu": ("a100-sxm-80gb", "h100-sxm-80gb"), "longest": ("8k",),
+    "gpus": ("64", "64..256", "8"), "samples": ("10k", "2000"), "within": ("30d", "400 h"), "response": ("2k",),
+}  # fmt: skip
 """Values that options of these names can have."""
 
 
@@ -146,13 +124,10 @@ def _parameters(command: Any) -> Iterator[Parameter]:
         literal = get_origin(annotations[each.name]) is Literal
         option = each.param_type_name == "option"
         yield Parameter(
-            each.name,
-            (*each.opts, *each.secondary_opts) if option else (),
-            str if literal or not isinstance(inner[0], type) else inner[0],
-            tuple(map(str, kinds)) if literal else (),
-            each.required,
-            several,
-        )
+            each.name, (*each.opts, *each.secondary_opts) if option else (),
+            str if literal or not isinstance(inner[0], type) else inner[0], tuple(map(str, kinds)) if literal else (),
+            each.required, several,
+        )  # fmt: skip
 
 
 def draw(rng: random.Random) -> Case:
@@ -178,19 +153,10 @@ def draw(rng: random.Random) -> Case:
 def _always(name: str, option: Parameter) -> bool:
     """Options without which a verb takes long, or does nothing."""
     return option.name in ("output", "out") or (name, option.name) in (
-        ("rl", "rollout_gpus"),
-        ("rl", "longest"),
-        ("rl", "response"),
-        ("shortest", "gpus"),
-        ("plan", "gpus"),
-        ("plan", "gpu"),
-        ("finetune", "gpus"),
-        ("finetune", "gpu"),
-        ("finetune", "samples"),
-        ("shape", "gpu"),
-        ("plan-pipeline", "workers"),
-        ("plan-pipeline", "bandwidths"),
-    )
+        ("rl", "rollout_gpus"), ("rl", "longest"), ("rl", "response"), ("shortest", "gpus"), ("plan", "gpus"),
+        ("plan", "gpu"), ("finetune", "gpus"), ("finetune", "gpu"), ("finetune", "samples"), ("shape", "gpu"),
+        ("plan-pipeline", "workers"), ("plan-pipeline", "bandwidths"),
+    )  # fmt: skip
 
 
 def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: random.Random) -> str:

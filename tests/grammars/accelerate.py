@@ -10,7 +10,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     gpus, precision = rng.choice([2, 8, 16]), rng.choice(["bf16", "fp16"])
     kind = rng.choice(["FSDP", "DEEPSPEED", "MULTI_GPU", "NO"])
     data = {

@@ -14,13 +14,9 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, micro, batch, repository = (
-        rng.choice([1, 2]),
-        rng.choice([1, 2]),
-        rng.choice([32, 64]),
-        rng.choice(list(MODELS)),
-    )
+        rng.choice([1, 2]), rng.choice([1, 2]), rng.choice([32, 64]), rng.choice(list(MODELS)),
+    )  # fmt: skip
     name, stage = rng.choice([("FSDP2Manager", 3), ("DDPManager", 0)])
     newer, again = rng.random() < 0.5, rng.random() < 0.5
     spread = {"tp_size": tp, "cp_size": 1, "dp_size": "none", "sequence_parallel": False}

@@ -13,7 +13,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     gpus, micro, steps = rng.choice([1, 8, 16]), rng.choice([1, 2, 8]), rng.choice([1, 2, 4])
     model, length = rng.choice(list(MODELS)), rng.choice([512, 2048, 8192])
     data = {

@@ -3,20 +3,17 @@
 from grammars.recipe_parts import as_yaml, with_some
 
 MORE = [  # (keys, facts): each by itself, whatever else the file says
-    ({"model.recompute_granularity": "selective", "model.recompute_modules": ["mlp"]},
-     {"plan.recompute": "selective", "plan.recompute_modules": ["mlp"]}),
+    ({"model.recompute_granularity": "selective", "model.recompute_modules": ["mlp"]}, {"plan.recompute": "selective", "plan.recompute_modules": ["mlp"]}),
     ({"mixed_precision": "bf16_with_fp8_delayed_scaling_mixed"}, {"training.precision": "fp8"}),
     ({"mixed_precision": "bf16_with_mxfp8_mixed"}, {"training.precision": "mxfp8"}),
     ({"model.cuda_graph_impl": "none"}, {"plan.zero_stage": 1}),
-    ({"optimizer.optimizer": "adam", "optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "bf16"},
-     {"training.moment_precision": "bf16", "training.second_moment_precision": "fp32"}),
+    ({"optimizer.optimizer": "adam", "optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "bf16"}, {"training.moment_precision": "bf16", "training.second_moment_precision": "fp32"}),
     ({"ddp.overlap_grad_reduce": True}, {"stack.overlap_grad_reduce": True}),
     ({"model.context_parallel_size": 2}, {"plan.cp": 2}),
 ]  # fmt: skip
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     whole, after = rng.random() < 0.6, rng.choice(["", "_config"])
     tp, pp, micro, batch = rng.choice([1, 2, 4]), rng.choice([1, 4]), rng.choice([1, 2]), rng.choice([128, 256])
     model = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "context_parallel_size": 1}

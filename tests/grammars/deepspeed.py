@@ -13,7 +13,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     gpus, micro, steps = rng.choice([8, 16, 64]), rng.choice([1, 2, 4]), rng.choice([1, 2, 8])
     stage, half = rng.choice([0, 1, 2, 3]), rng.choice(["fp16", "bf16"])
     data = {

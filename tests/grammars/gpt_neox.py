@@ -6,14 +6,10 @@ from grammars.recipe_parts import as_yaml, shuffled
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, micro, steps, stage = (rng.choice(each) for each in ([1, 2, 4], [1, 2], [1, 4], [1, 8], [0, 1]))
     replicas, layers, heads, length = (
-        rng.choice([2, 8]),
-        rng.choice([16, 32]),
-        rng.choice([16, 32]),
-        rng.choice([1024, 2048]),
-    )
+        rng.choice([2, 8]), rng.choice([16, 32]), rng.choice([16, 32]), rng.choice([1024, 2048]),
+    )  # fmt: skip
     half, again, rotary, tied = rng.choice(["fp16", "bf16"]), *(rng.random() < 0.5 for _ in range(3))
     data = {
         "pipe-parallel-size": pp if pp > 1 else rng.choice([0, 1]), "model-parallel-size": tp, "num-layers": layers,

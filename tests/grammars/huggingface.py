@@ -6,13 +6,10 @@ import json
 NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3", "olmo2": "Olmo2"}
 ROPES = [
     {"rope_theta": 10000.0, "rope_scaling": None},
-    {
-        "rope_theta": 500000.0,
-        "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
-    },
+    {"rope_theta": 500000.0, "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}},
     {"rope_scaling": {"type": "linear", "factor": 2.0}},
     {"rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
-]
+]  # fmt: skip
 QUANTIZED = [
     {"bits": 4, "group_size": 128, "quant_method": "gptq", "desc_act": False},
     {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
@@ -21,7 +18,6 @@ QUANTIZED = [
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     data, expected = rng.choice([_dense, _windows, _latent, _mixture, _blocks, _gpt2])(rng)
     if rng.random() < 0.4 and data.get("model_type") not in (None, "gpt2", "nemotron_h"):
         data, expected = _inside(data, expected, rng)
@@ -39,28 +35,19 @@ def _shuffled(data, rng):
 def _trunk(rng, kind):
     heads = rng.choice([16, 32, 40])
     sizes = {
-        "num_hidden_layers": rng.choice([12, 24, 32]),
-        "hidden_size": heads * 128,
-        "num_attention_heads": heads,
-        "num_key_value_heads": rng.choice([8, heads]),
-        "intermediate_size": rng.choice([8192, 11008, 14336]),
+        "num_hidden_layers": rng.choice([12, 24, 32]), "hidden_size": heads * 128, "num_attention_heads": heads,
+        "num_key_value_heads": rng.choice([8, heads]), "intermediate_size": rng.choice([8192, 11008, 14336]),
         "vocab_size": rng.choice([32000, 128256, 151936]),
         "max_position_embeddings": rng.choice([4096, 32768, 131072]),
         "tie_word_embeddings": rng.choice([True, False]),
-    }
+    }  # fmt: skip
     data = {
-        "architectures": [f"{NAMES.get(kind, kind.title())}ForCausalLM"],
-        "model_type": kind,
-        **sizes,
-        "bos_token_id": 1,
-        "eos_token_id": rng.choice([2, [128001, 128008]]),
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-05,
-        "use_cache": True,
+        "architectures": [f"{NAMES.get(kind, kind.title())}ForCausalLM"], "model_type": kind, **sizes,
+        "bos_token_id": 1, "eos_token_id": rng.choice([2, [128001, 128008]]), "hidden_act": "silu",
+        "rms_norm_eps": 1e-05, "use_cache": True,
         "transformers_version": rng.choice(["4.31.0.dev0", "4.57.1", "5.3.0"]),
-        rng.choice(["torch_dtype", "dtype"]): "bfloat16",
-        **rng.choice(ROPES),
-    }
+        rng.choice(["torch_dtype", "dtype"]): "bfloat16", **rng.choice(ROPES),
+    }  # fmt: skip
     if rng.random() < 0.3:
         data |= {"pretraining_tp": 1, "attention_dropout": 0.0, "output_past": True, "pad_token_id": None}
     if rng.random() < 0.3:
@@ -149,15 +136,10 @@ def _latent(rng):
     if modules:
         data["num_nextn_predict_layers"] = modules
     return data, expected | {
-        "model.num_kv_heads": heads,
-        "model.head_dim": 192,
-        "model.key_value_rank": 512,
-        "model.query_rank": data["q_lora_rank"] or 0,
-        "model.num_experts": 256,
-        "model.num_dense_layers": dense,
-        "model.shared_expert_intermediate_size": 2048,
-        "model.num_mtp_layers": modules or 0,
-    }
+        "model.num_kv_heads": heads, "model.head_dim": 192, "model.key_value_rank": 512,
+        "model.query_rank": data["q_lora_rank"] or 0, "model.num_experts": 256, "model.num_dense_layers": dense,
+        "model.shared_expert_intermediate_size": 2048, "model.num_mtp_layers": modules or 0,
+    }  # fmt: skip
 
 
 def _blocks(rng):
@@ -172,11 +154,9 @@ def _blocks(rng):
         "moe_shared_expert_intermediate_size": 2048,
     }  # fmt: skip
     return data, expected | {
-        "model.num_layers": len(pattern),
-        "model.num_experts": 32 if "E" in pattern else 0,
-        "model.linear_num_heads": 64,
-        "model.linear_key_head_dim": 128,
-    }
+        "model.num_layers": len(pattern), "model.num_experts": 32 if "E" in pattern else 0,
+        "model.linear_num_heads": 64, "model.linear_key_head_dim": 128,
+    }  # fmt: skip
 
 
 def _gpt2(rng):

@@ -13,14 +13,11 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     kind, layers, length, batch = rng.choice(["gpt2", "llama"]), rng.choice([12, 24]), rng.choice([1024, 2048]), 512
     data = {
         "data": {"id": "openwebtext", "tokenizer": "gpt2"},
         "model": {"type": kind, "hidden_dim": 1024, "num_heads": 16, "num_layers": layers, "seq_len": length},
-        "trainer": {
-            "mp": "p=f32,c=bfloat16", "train_batch_size": batch, "num_train_steps": 100, "wandb": {"project": "levanter"},
-        },
+        "trainer": {"mp": "p=f32,c=bfloat16", "train_batch_size": batch, "num_train_steps": 100, "wandb": {"project": "levanter"}},
         "optimizer": {"learning_rate": 6e-4, "weight_decay": 0.1},
     }  # fmt: skip
     if kind == "llama":

@@ -11,15 +11,11 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     devices, micro, batch, tuning = rng.choice([1, 4]), rng.choice([1, 2]), rng.choice([8, 16]), rng.random() < 0.6
     train = {
-        "global_batch_size": batch,
-        "micro_batch_size": micro,
-        "max_seq_length": 512,
-        "epochs": 2,
+        "global_batch_size": batch, "micro_batch_size": micro, "max_seq_length": 512, "epochs": 2,
         "learning_rate": 2e-4,
-    }
+    }  # fmt: skip
     data = {"precision": "bf16-true", "devices": devices, "train": train, "eval": {"interval": 100}, "seed": 1337}
     data |= {"out_dir": "out", "logger_name": "csv", "data": {"class_path": "litgpt.data.Alpaca"}}
     expected = {
@@ -31,13 +27,9 @@ def write(rng):
         data["checkpoint_dir"] = "checkpoints/TinyLlama/TinyLlama-1.1B-Chat-v1.0"
         if rng.random() < 0.6:
             data |= {
-                "lora_r": 8,
-                "lora_query": True,
-                "lora_key": False,
-                "lora_value": True,
-                "lora_mlp": True,
+                "lora_r": 8, "lora_query": True, "lora_key": False, "lora_value": True, "lora_mlp": True,
                 "quantize": None,
-            }
+            }  # fmt: skip
             expected |= {
                 "training.adapter_rank": 8,
                 "training.adapter_targets": ["linear_qkv", "linear_fc1", "linear_fc2"],

@@ -4,7 +4,6 @@ from grammars.trl import trainer
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     more = {"stage": rng.choice(["sft", "pt"]), "do_train": True, "template": "llama3", "dataset": "identity"}
     name, text, expected, options = trainer(
         rng, more, "cutoff_len", "finetuning_type", "lora_rank", "lora_target", "full"

@@ -16,7 +16,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     layers, heads, gpus = rng.choice([12, 24, 32]), rng.choice([12, 16, 32]), rng.choice([8, 64])
     hidden, batch, micro, length = heads * 64, rng.choice([256, 1024]), rng.choice([1, 2, 4]), rng.choice([1024, 2048])
     variables = rng.random() < 0.5

@@ -12,7 +12,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tensor, fsdp, data_axis = rng.choice([1, 2, 4]), rng.choice([-1, 8]), rng.choice([-1, 2])
     each, length, policy = (
         rng.choice([1, 2, 4]),
@@ -40,11 +39,8 @@ def write(rng):
         data["model_name"] = rng.choice(["llama2-7b", "llama3-8b", "llama3.1-8b", "mistral-7b"])
     else:
         data |= {
-            "base_emb_dim": 4096,
-            "base_num_query_heads": 32,
-            "base_num_kv_heads": 8,
-            "base_num_decoder_layers": 32,
-        }
+            "base_emb_dim": 4096, "base_num_query_heads": 32, "base_num_kv_heads": 8, "base_num_decoder_layers": 32,
+        }  # fmt: skip
         data |= {"base_mlp_dim": 14336, "head_dim": 128, "vocab_size": 128256, "mlp_activations": ["silu", "linear"]}
         data |= {"decoder_block": rng.choice(["llama2", "mistral"])}
         expected["parameters"] = 8030261248

@@ -6,8 +6,7 @@ MORE = [  # (arguments, facts): each by itself, whatever else the script says
     ({"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, {"training.precision": "mxfp8"}),
     ({"attention-backend": "unfused"}, {"stack.attention": "math"}),
     ({"grad-reduce-in-bf16": None}, {"stack.gradient_precision": "bf16"}),
-    ({"use-precision-aware-optimizer": None, "exp-avg-dtype": "fp8", "exp-avg-sq-dtype": "bf16"},
-     {"training.moment_precision": "fp8", "training.second_moment_precision": "bf16"}),
+    ({"use-precision-aware-optimizer": None, "exp-avg-dtype": "fp8", "exp-avg-sq-dtype": "bf16"}, {"training.moment_precision": "fp8", "training.second_moment_precision": "bf16"}),
     ({"group-query-attention": None, "num-query-groups": 4}, {"model.num_kv_heads": 4}),
     ({"hidden-dropout": 0.0, "attention-dropout": 0.0}, {"model.dropout": 0.0}),
     ({"tp-comm-overlap": None}, {"stack.async_tensor_parallel": True}),
@@ -19,7 +18,6 @@ SIZES = {"7B": (32, 4096, 32, 11008), "13B": (40, 5120, 40, 13824), "1.5B": (24,
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, micro = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     nodes, each = rng.choice([(1, 8), (2, 8), (4, 4)])
     nodes = max(nodes, tp * pp // each)
@@ -38,12 +36,8 @@ def write(rng):
     shape = {"num-layers": "$NUM_LAYERS", "hidden-size": "${HIDDEN}", "num-attention-heads": "$HEADS",
              "ffn-hidden-size": "$((FFN))"}  # fmt: skip
     switches = [
-        "bf16",
-        "swiglu",
-        "untie-embeddings-and-output-weights",
-        "disable-bias-linear",
-        "use-distributed-optimizer",
-    ]
+        "bf16", "swiglu", "untie-embeddings-and-output-weights", "disable-bias-linear", "use-distributed-optimizer",
+    ]  # fmt: skip
     lines += block(
         rng, "MODEL_ARGS", {**shape, "position-embedding-type": "rope", "normalization": "RMSNorm"}, switches
     )
@@ -54,11 +48,9 @@ def write(rng):
     values |= {key: value for key, value in more.items() if value is not None}
     replicas //= cp
     lines += block(
-        rng,
-        "TRAINING",
-        {**values, "lr": "3e-4", "train-samples": "1_000_000"},
+        rng, "TRAINING", {**values, "lr": "3e-4", "train-samples": "1_000_000"},
         [key for key, value in more.items() if value is None],
-    )
+    )  # fmt: skip
     tokenizer, words = rng.choice(
         [("Llama2Tokenizer", 32000), ("HuggingFaceTokenizer --tokenizer-model /models/Meta-Llama-3-8B", 128256)]
     )
@@ -78,11 +70,9 @@ def write(rng):
     for _, facts in chosen:
         expected |= facts
     return (
-        rng.choice(["run.sh", "train_gpt.sh", "job.slurm"]),
-        "\n".join(lines) + "\n",
-        expected,
+        rng.choice(["run.sh", "train_gpt.sh", "job.slurm"]), "\n".join(lines) + "\n", expected,
         ({"args": [size]} if positional else {}),
-    )
+    )  # fmt: skip
 
 
 def quoted(rng, text):
@@ -117,11 +107,9 @@ def block(rng, name, values, switches):
     rng.shuffle(items)
     if rng.random() < 0.5:
         return [
-            f"{name}=(",
-            *(f"    {item}{rng.choice(['', '  # as usual'])}" for item in items),
-            ")",
+            f"{name}=(", *(f"    {item}{rng.choice(['', '  # as usual'])}" for item in items), ")",
             f'{name}="${{{name}[*]}}"',
-        ]
+        ]  # fmt: skip
     return [f'{name}=" \\', *(f"    {item} \\" for item in items), '    "']
 
 

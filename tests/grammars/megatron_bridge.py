@@ -1,48 +1,38 @@
-"""Megatron-Bridge's recipes in Python: of one function, of a common one with arguments, of a script that calls the
-framework's own, and workloads of its performance scripts."""
+"""Megatron-Bridge's recipes in Python: of one function, of a common one with arguments, and
+workloads of its performance scripts."""
 
 HUB = {
-    "meta-llama/Meta-Llama-3-8B": 8.03e9,
-    "Qwen/Qwen3-8B": 8.19e9,
-    "Qwen/Qwen2.5-7B": 7.616e9,
+    "meta-llama/Meta-Llama-3-8B": 8.03e9, "Qwen/Qwen3-8B": 8.19e9, "Qwen/Qwen2.5-7B": 7.616e9,
     "meta-llama/Llama-3.2-1B": 1.236e9,
-}
+}  # fmt: skip
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     hub = rng.choice([*HUB])
     tp, pp, cp = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     batch, micro, length = rng.choice([128, 512]), rng.choice([1, 2]), rng.choice([4096, 8192])
     facts = {
-        "plan.tp": tp,
-        "plan.pp": pp,
-        "plan.cp": cp,
-        "plan.sequence_parallel": tp > 1,
-        "plan.microbatch_size": micro,
-        "training.global_batch_size": batch,
-        "training.sequence_length": length,
-        "training.precision": "bf16",
+        "plan.tp": tp, "plan.pp": pp, "plan.cp": cp, "plan.sequence_parallel": tp > 1, "plan.microbatch_size": micro,
+        "training.global_batch_size": batch, "training.sequence_length": length, "training.precision": "bf16",
         "plan.zero_stage": 1,
-    }
+    }  # fmt: skip
     values = {
         "model.tensor_model_parallel_size": tp, "model.pipeline_model_parallel_size": pp, "model.context_parallel_size": cp,
         "model.sequence_parallel": tp > 1, "train.global_batch_size": batch, "train.micro_batch_size": micro,
         "dataset.seq_length": length, "model.seq_length": length, "train.train_iters": 100,
     }  # fmt: skip
-    form = rng.choice(["assigned", "common", "script", "workload"])
+    form = rng.choice(["assigned", "common", "workload"])
     if form == "workload":
         return _workload(rng, tp, pp, cp, batch, micro)
-    if form != "script":
-        facts["parameters"] = HUB[hub]
-        if rng.random() < 0.4:
-            facts |= {"plan.recompute": "full", "plan.recompute_method": "uniform"}
-            values |= {
-                "model.recompute_granularity": "full",
-                "model.recompute_method": "uniform",
-                "model.recompute_num_layers": 1,
-            }
-    text = {"assigned": _assigned, "common": _common, "script": _script}[form](rng, hub, values)
+    facts["parameters"] = HUB[hub]
+    if rng.random() < 0.4:
+        facts |= {"plan.recompute": "full", "plan.recompute_method": "uniform"}
+        values |= {
+            "model.recompute_granularity": "full",
+            "model.recompute_method": "uniform",
+            "model.recompute_num_layers": 1,
+        }
+    text = {"assigned": _assigned, "common": _common}[form](rng, hub, values)
     return "recipe.py", text, facts, {"gpus": 64}
 
 
@@ -60,19 +50,11 @@ def _assigned(rng, hub, values):
             "    cfg.model = AutoBridge.from_hf_pretrained(hf_path).to_megatron_provider()",
         ]
     lines = [
-        "import torch",
-        "from megatron.bridge import AutoBridge",
-        "from megatron.bridge.recipes.common import _pretrain_common",
-        "",
-        "",
-        "def my_pretrain_config() -> ConfigContainer:",
-        "    cfg = _pretrain_common()",
-        *bridge,
-        *_lines(rng, values),
-        "    cfg.optimizer.exp_avg_dtype = torch.float32",
-        '    cfg.mixed_precision = "bf16_mixed"',
-        "    return cfg",
-    ]
+        "import torch", "from megatron.bridge import AutoBridge",
+        "from megatron.bridge.recipes.common import _pretrain_common", "", "",
+        "def my_pretrain_config() -> ConfigContainer:", "    cfg = _pretrain_common()", *bridge, *_lines(rng, values),
+        "    cfg.optimizer.exp_avg_dtype = torch.float32", '    cfg.mixed_precision = "bf16_mixed"', "    return cfg",
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -107,19 +89,6 @@ def _common(hf_path, {", ".join(f"{name}=None" for name in short)}, dir=None):
         mixed_precision="bf16_mixed",
     )
 '''
-
-
-def _script(rng, hub, values):
-    lines = [
-        "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config",
-        "from megatron.bridge.training.pretrain import pretrain",
-        "",
-        'if __name__ == "__main__":',
-        "    cfg = llama3_8b_pretrain_config()",
-        *_lines(rng, values),
-        "    pretrain(cfg, forward_step_func=forward_step)",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _workload(rng, tp, pp, cp, batch, micro):

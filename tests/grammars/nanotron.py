@@ -13,14 +13,11 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     dp, tp, pp = rng.choice([1, 2, 8]), rng.choice([1, 2, 4]), rng.choice([1, 2])
     micro, steps, length, mode = (
-        rng.choice([1, 2]),
-        rng.choice([4, 8]),
-        rng.choice([2048, 4096]),
+        rng.choice([1, 2]), rng.choice([4, 8]), rng.choice([2048, 4096]),
         rng.choice(["REDUCE_SCATTER", "ALL_REDUCE"]),
-    )
+    )  # fmt: skip
     kind, stage = rng.choice(["is_llama_config", "is_qwen2_config"]), rng.choice([0, 1])
     data = {
         "general": {"project": "p", "run": "r", "seed": 42}, "checkpoints": {"checkpoint_interval": 10},
@@ -33,9 +30,7 @@ def write(rng):
         },
         "optimizer": {"zero_stage": stage, "accumulate_grad_in_fp32": True, "optimizer_factory": {"name": "adamW"}},
         "parallelism": {"dp": dp, "tp": tp, "pp": pp, "pp_engine": "1f1b", "tp_mode": mode},
-        "tokens": {
-            "micro_batch_size": micro, "batch_accumulation_per_replica": steps, "sequence_length": length, "train_steps": 10,
-        },
+        "tokens": {"micro_batch_size": micro, "batch_accumulation_per_replica": steps, "sequence_length": length, "train_steps": 10},
     }  # fmt: skip
     batch = micro * steps * dp
     expected = {

@@ -2,25 +2,15 @@
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     nodes, tp, batch, length = (
-        rng.choice([1, 2, 4]),
-        rng.choice([1, 2, 4]),
-        rng.choice([128, 256]),
-        rng.choice([4096, 8192]),
-    )
+        rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([128, 256]), rng.choice([4096, 8192]),
+    )  # fmt: skip
     micro, steps = rng.choice([1, 2]), rng.choice([100, 1000])
     facts = {
-        "gpus": 8 * nodes,
-        "plan.tp": tp,
-        "plan.cp": 1,
-        "plan.microbatch_size": micro,
-        "training.global_batch_size": batch,
-        "training.sequence_length": length,
-        "training.tokens": float(steps * batch * length),
-        "parameters": 8.03e9,
-        "training.precision": "bf16",
-    }
+        "gpus": 8 * nodes, "plan.tp": tp, "plan.cp": 1, "plan.microbatch_size": micro,
+        "training.global_batch_size": batch, "training.sequence_length": length,
+        "training.tokens": float(steps * batch * length), "parameters": 8.03e9, "training.precision": "bf16",
+    }  # fmt: skip
     parts = {"nodes": nodes, "tp": tp, "batch": batch, "length": length, "micro": micro, "steps": steps}
     form = rng.choice([_script, _script, _own])
     return "train.py", form(rng, parts, facts), facts, {}

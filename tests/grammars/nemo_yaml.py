@@ -13,7 +13,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     nodes, tp, pp, chunks = rng.choice([2, 16]), rng.choice([1, 2, 8]), rng.choice([1, 2]), rng.choice([None, 2])
     length, llama = rng.choice([2048, 4096]), rng.random() < 0.5
     model = {
@@ -29,11 +28,8 @@ def write(rng):
     }  # fmt: skip
     if llama:
         model |= {
-            "normalization": "rmsnorm",
-            "activation": "fast-swiglu",
-            "bias": False,
-            "position_embedding_type": "rope",
-        }
+            "normalization": "rmsnorm", "activation": "fast-swiglu", "bias": False, "position_embedding_type": "rope",
+        }  # fmt: skip
         model |= {"share_embeddings_and_output_weights": False, "num_query_groups": 8, "ffn_hidden_size": 14336}
     granularity = rng.choice([None, "full", "selective"])
     if granularity is not None:

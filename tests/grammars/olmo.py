@@ -3,8 +3,7 @@
 from grammars.recipe_parts import as_yaml, with_some
 
 MORE = [  # (keys, facts): each by itself, whatever else the file says
-    ({"activation_checkpointing": "one_in_four"},
-     {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 4, "model.num_layers": 16}),
+    ({"activation_checkpointing": "one_in_four"}, {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 4, "model.num_layers": 16}),
     ({"precision": "amp_fp16"}, {"training.precision": "fp16"}),
     ({"fsdp.sharding_strategy": "SHARD_GRAD_OP"}, {"plan.zero_stage": 3, "plan.reshard_after_forward": False}),
     ({"model.multi_query_attention": True}, {"model.num_kv_heads": 1}),
@@ -16,7 +15,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     layers, heads, ratio = rng.choice([16, 32]), rng.choice([16, 32]), rng.choice([4, 8])
     hidden, batch, micro, length = heads * 128, rng.choice([512, 2048]), rng.choice([2, 4]), rng.choice([2048, 4096])
     data = {

@@ -6,7 +6,6 @@ from grammars.recipe_parts import MODELS
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     model, tp, pp, sharded = rng.choice(list(MODELS)[:5]), rng.choice([1, 2]), rng.choice([1, 2]), rng.choice([1, 2])
     micro, steps, length = rng.choice([1, 2]), rng.choice([4, 8]), rng.choice([2048, 4096])
     granularity = rng.choice([None, "full", "core_attn"])

@@ -4,13 +4,9 @@ from grammars.recipe_parts import MODELS
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     gpus, length, batch, model = (
-        rng.choice([1, 8]),
-        rng.choice([4096, 16384]),
-        rng.choice([64, 512]),
-        rng.choice(list(MODELS)),
-    )
+        rng.choice([1, 8]), rng.choice([4096, 16384]), rng.choice([64, 512]), rng.choice(list(MODELS)),
+    )  # fmt: skip
     learning, again, compiled = rng.random() < 0.5, rng.random() < 0.5, rng.random() < 0.5
     above = "trainer." if learning else ""
     tp, cp = (rng.choice([1, 2]) if gpus > 1 else 1 for _ in range(2))

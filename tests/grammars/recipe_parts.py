@@ -17,11 +17,8 @@ TARGETS = [
     (["q_proj", "k_proj", "v_proj", "o_proj"], ["linear_qkv", "linear_proj"]),
     (["q_proj", "v_proj"], ["linear_qkv"]),
     (["gate_proj", "up_proj", "down_proj"], ["linear_fc1", "linear_fc2"]),
-    (
-        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
-    ),
-]
+    (["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]),
+]  # fmt: skip
 
 
 def shuffled(rng, data):

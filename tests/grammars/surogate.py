@@ -4,7 +4,6 @@ from grammars.recipe_parts import MODELS, TARGETS, as_yaml
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     model, gpus = (
         rng.choice(["meta-llama/Llama-3.2-1B", "Qwen/Qwen3-8B", "Qwen/Qwen2.5-7B-Instruct"]),
         rng.choice([1, 2, 8]),

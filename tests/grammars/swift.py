@@ -4,7 +4,6 @@ from grammars.trl import trainer
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     switch = rng.choice(["train_type", "tuner_type"])
     name, text, expected, options = trainer(
         rng, {"dataset": ["alpaca"]}, "max_length", switch, "lora_rank", "target_modules", "full"

@@ -1,41 +1,26 @@
 """torchtitan's TOML, old and new, and its configurations in Python, as people write them."""
 
 PARAMETERS = {
-    "llama3 8B": 8.03e9,
-    "llama3 70B": 70.55e9,
-    "qwen3 8B": 8.19e9,
-    "deepseek_v3 16B": 15.71e9,
-    "llama3 1B": 1.236e9,
-}
+    "llama3 8B": 8.03e9, "llama3 70B": 70.55e9, "qwen3 8B": 8.19e9, "deepseek_v3 16B": 15.71e9, "llama3 1B": 1.236e9,
+}  # fmt: skip
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     model, flavor = rng.choice([*PARAMETERS]).split()
     tp, local, length = rng.choice([1, 2, 4, 8]), rng.choice([1, 2, 4]), rng.choice([2048, 4096, 8192])
     mode, replicated = rng.choice(["full", "selective", "none"]), rng.choice([1, 1, 2])
     gpus = tp * rng.choice([4, 8, 16])
     facts = {
-        "parameters": PARAMETERS[f"{model} {flavor}"],
-        "plan.tp": tp,
-        "plan.dp": gpus // tp,
-        "gpus": gpus,
-        "plan.recompute": {"selective": "per_op"}.get(mode, mode),
-        "plan.microbatch_size": local,
-        "training.sequence_length": length,
-        "training.global_batch_size": local * gpus // tp,
+        "parameters": PARAMETERS[f"{model} {flavor}"], "plan.tp": tp, "plan.dp": gpus // tp, "gpus": gpus,
+        "plan.recompute": {"selective": "per_op"}.get(mode, mode), "plan.microbatch_size": local,
+        "training.sequence_length": length, "training.global_batch_size": local * gpus // tp,
         "training.precision": "bf16",
-    }
+    }  # fmt: skip
     kind = rng.choice(["toml", "old", "python", "python"])
     parts = {
-        "local": local,
-        "length": length,
-        "tp": tp,
-        "replicated": replicated,
-        "mode": mode,
-        "flavor": flavor,
+        "local": local, "length": length, "tp": tp, "replicated": replicated, "mode": mode, "flavor": flavor,
         "model": model,
-    }
+    }  # fmt: skip
     if kind == "python":
         name, text, facts["training.precision"], options = _python(rng, parts)
         return name, text, facts, {"gpus": gpus, **options}
@@ -94,16 +79,12 @@ def _python(rng, parts):
         first.append(f"parallelism=ParallelismConfig({degrees})")
     rng.shuffle(first)
     lines = [
-        "from torchtitan.trainer import Trainer",
-        "from torchtitan.config import ParallelismConfig, TrainingConfig",
+        "from torchtitan.trainer import Trainer", "from torchtitan.config import ParallelismConfig, TrainingConfig",
         "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC",
-        f"from torchtitan.models.{parts['model']} import model_registry",
-        "",
-        "",
-        "def base(steps: int = 10) -> Trainer.Config:",
-        '    """A recipe."""',
+        f"from torchtitan.models.{parts['model']} import model_registry", "", "",
+        "def base(steps: int = 10) -> Trainer.Config:", '    """A recipe."""',
         f"    return Trainer.Config({', '.join(first)})",
-    ]
+    ]  # fmt: skip
     if later:
         lines += ["", "", "def longer() -> Trainer.Config:", "    config = base(steps=20)"]
         lines += [f"    config.parallelism.{each.strip().replace('=', ' = ')}" for each in degrees.split(",")]

@@ -3,11 +3,9 @@
 from grammars.recipe_parts import as_yaml, with_some
 
 BUILDERS = {
-    "llama3_2.{}llama3_2_1b": 1235814400,
-    "qwen2_5.{}qwen2_5_7b_instruct": 7615616512,
-    "gemma2.{}gemma2_9b": 9241705984,
-    "llama2.{}llama2_7b": 6738415616,
-}
+    "llama3_2.{}llama3_2_1b": 1235814400, "qwen2_5.{}qwen2_5_7b_instruct": 7615616512,
+    "gemma2.{}gemma2_9b": 9241705984, "llama2.{}llama2_7b": 6738415616,
+}  # fmt: skip
 
 MORE = [  # (keys, facts): each by itself, whatever else the file says
     ({"dtype": "fp32"}, {"training.precision": "fp32"}),
@@ -19,7 +17,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     gpus, micro, steps = rng.choice([1, 8]), rng.choice([1, 2, 4]), rng.choice([1, 8])
     builder, compiled, again = rng.choice(list(BUILDERS)), rng.random() < 0.5, rng.random() < 0.5
     before = rng.choice(["", "lora_", "qlora_"])

@@ -14,7 +14,6 @@ MORE = [  # (keys, facts): each by itself, whatever else the file says
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     length_key, default = rng.choice([("max_seq_length", "none"), ("max_length", "full")])
     return trainer(rng, {"torch_dtype": "bfloat16"}, length_key, "use_peft", default=default)
 

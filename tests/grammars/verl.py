@@ -6,7 +6,6 @@ _ACTOR = "actor_rollout_ref.actor"
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     keys, expected = (supervised if rng.random() < 0.4 else policy)(rng)
     program = "verl.trainer.main_ppo" if f"{_ACTOR}.ppo_mini_batch_size" in keys else "verl.trainer.fsdp_sft_trainer"
     if rng.random() < 0.3:
@@ -68,12 +67,9 @@ def policy(rng):
         keys |= {f"{_ACTOR}.strategy": "megatron", f"{_ACTOR}.megatron.tensor_model_parallel_size": 2}
         keys[f"{_ACTOR}.megatron.pipeline_model_parallel_size"] = 2
         facts |= {
-            "plan.tp": 2,
-            "plan.pp": 2,
-            "plan.zero_stage": 1,
-            "plan.recompute": "none",
+            "plan.tp": 2, "plan.pp": 2, "plan.zero_stage": 1, "plan.recompute": "none",
             "plan.sequence_parallel": True,
-        }
+        }  # fmt: skip
     else:
         facts |= {"plan.zero_stage": 3, "plan.recompute": "full"}
     return keys, facts

@@ -13,23 +13,13 @@ from sim.schedules import Kind, build_order, get_schedule, schedule_names
 SIZES = {
     "gpipe": [(1, 1, 3), (2, 1, 1), (3, 1, 5), (4, 1, 4), (5, 1, 2)],
     "1f1b": [(1, 1, 4), (2, 1, 3), (3, 1, 8), (4, 1, 2), (6, 1, 13)],
-    "interleaved": [(2, 2, 2), (2, 3, 6), (3, 2, 9), (4, 4, 8), (5, 2, 5)],
-    "zb_interleaved": [(2, 2, 4), (3, 3, 6)],
-    "breadth_first": [(1, 4, 3), (3, 2, 5), (4, 2, 3)],
-    "modular": [(3, 3, 4)],
-    "zb_h1": [(3, 1, 5), (4, 1, 9)],
-    "zb_h2": [(4, 1, 9)],
-    "zb_v": [(2, 2, 3), (4, 2, 10)],
-    "v_half": [(3, 2, 7)],
-    "v_min": [(4, 2, 9)],
-    "chimera": [(4, 1, 4), (6, 1, 8)],
-    "hanayo": [(3, 4, 4), (4, 2, 8)],
-    "dualpipe": [(2, 1, 4), (4, 1, 12), (6, 1, 14)],
-    "dualpipe_v": [(1, 2, 3), (3, 2, 8)],
-    "seq1f1b": [(4, 1, 6)],
-    "pipedream": [(3, 1, 4)],
-    "pipedream_2bw": [(3, 1, 5), (4, 1, 4)],
-}
+    "interleaved": [(2, 2, 2), (2, 3, 6), (3, 2, 9), (4, 4, 8), (5, 2, 5)], "zb_interleaved": [(2, 2, 4), (3, 3, 6)],
+    "breadth_first": [(1, 4, 3), (3, 2, 5), (4, 2, 3)], "modular": [(3, 3, 4)], "zb_h1": [(3, 1, 5), (4, 1, 9)],
+    "zb_h2": [(4, 1, 9)], "zb_v": [(2, 2, 3), (4, 2, 10)], "v_half": [(3, 2, 7)], "v_min": [(4, 2, 9)],
+    "chimera": [(4, 1, 4), (6, 1, 8)], "hanayo": [(3, 4, 4), (4, 2, 8)],
+    "dualpipe": [(2, 1, 4), (4, 1, 12), (6, 1, 14)], "dualpipe_v": [(1, 2, 3), (3, 2, 8)], "seq1f1b": [(4, 1, 6)],
+    "pipedream": [(3, 1, 4)], "pipedream_2bw": [(3, 1, 5), (4, 1, 4)],
+}  # fmt: skip
 UNEVEN = [("modular", 3, 3, 4, 7), ("modular", 4, 2, 5, 6), ("modular", 5, 3, 2, 14)]
 """With so many stages, fewer than ranks times chunks."""
 CASES = [(name, *size) for name, sizes in SIZES.items() for size in sizes]
@@ -42,12 +32,9 @@ def step_graph(order, costs):
     done = {tuple(action) for row in order.actions for action in row}
     updates = costs.reduce_s + costs.optimizer_s + costs.gather_s
     compute = {
-        Kind.F: costs.forward_s,
-        Kind.B: costs.backward_s,
-        Kind.I: costs.backward_s - costs.weight_grad_s,
-        Kind.W: costs.weight_grad_s,
-        Kind.U: [updates[home[stage]] for stage in range(order.num_stages)],
-    }
+        Kind.F: costs.forward_s, Kind.B: costs.backward_s, Kind.I: costs.backward_s - costs.weight_grad_s,
+        Kind.W: costs.weight_grad_s, Kind.U: [updates[home[stage]] for stage in range(order.num_stages)],
+    }  # fmt: skip
     nothing = np.zeros(order.num_stages)
     message = {Kind.F: costs.send_forward_s, Kind.B: costs.send_backward_s, Kind.I: costs.send_backward_s}
     message |= {Kind.W: nothing, Kind.U: nothing}
@@ -122,12 +109,9 @@ def test_dag_is_the_longest_path(name, p, v, m, stages, sends, blocks, random_co
         timeline = run(Program(order, costs), "dag")
         if get_schedule(name).staggered:  # a step is as long as the longest rank's own
             costs = replace(
-                costs,
-                reduce_s=0 * costs.reduce_s,
-                tied_embedding_s=0.0,
-                step_setup_s=0.0,
+                costs, reduce_s=0 * costs.reduce_s, tied_embedding_s=0.0, step_setup_s=0.0,
                 optimizer_s=0 * costs.reduce_s,
-            )
+            )  # fmt: skip
             costs = replace(costs, gather_s=0 * costs.reduce_s)
             timeline, longest = (
                 run(Program(order, costs), "dag"),

@@ -36,13 +36,7 @@ def assert_same(timeline, plain):
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@given(
-    order=orders(),
-    rng=seeds,
-    sends=switch,
-    blocks=switch,
-    hide=st.tuples(switch, switch),
-)
+@given(order=orders(), rng=seeds, sends=switch, blocks=switch, hide=st.tuples(switch, switch))
 def test_a_step_is_what_a_plain_loop_makes_of_it(engine, order, rng, sends, blocks, hide, random_costs):
     if get_schedule(order.schedule).asynchronous:
         hide = (False, False)  # what a reduction then has until the next update but one is a formula

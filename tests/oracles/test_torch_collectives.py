@@ -42,12 +42,8 @@ DATA = {
         "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False,
     },
     "cluster": {"name": "mine", "node": "dgx-a100-80gb", "num_nodes": 2},
-    "plan": {
-        "tp": TP, "dp": WORLD // TP, "ep": EP, "microbatch_size": SIZE, "sequence_parallel": True, "zero_stage": 3,
-    },
-    "training": {
-        "global_batch_size": SIZE * MICRO_BATCHES * WORLD // TP, "sequence_length": LENGTH, "precision": "bf16",
-    },
+    "plan": {"tp": TP, "dp": WORLD // TP, "ep": EP, "microbatch_size": SIZE, "sequence_parallel": True, "zero_stage": 3},
+    "training": {"global_batch_size": SIZE * MICRO_BATCHES * WORLD // TP, "sequence_length": LENGTH, "precision": "bf16"},
     # torch keeps what it gathers for a column-parallel multiply until the backward.
     "stack": {"framework": "torchtitan", "regather_sequence": False, "gradient_precision": "fp32"},
 }  # fmt: skip
@@ -297,10 +293,7 @@ def test_a_pipeline_keeps_what_it_gathered(reshard):
     with Recorder() as recorder:
         Schedule1F1B(stage, 4, loss_fn=lambda out, _: out.sum()).step(batch, target=batch)
     gathers = 4 + 1 if reshard else 1
-    assert Counter(kind for _, kind, _ in recorder.seen) == {
-        "all_gather": gathers * LAYERS,
-        "reduce_scatter": LAYERS,
-    }
+    assert Counter(kind for _, kind, _ in recorder.seen) == {"all_gather": gathers * LAYERS, "reduce_scatter": LAYERS}
     cut = ["plan.pp=2", "plan.dp=4", "plan.ep=2", "plan.uneven_layers=true", "training.global_batch_size=32"]
     scenario = build_scenario(DATA, [*cut, f"plan.reshard_after_forward={str(reshard).lower()}"])
     sent = Counter()

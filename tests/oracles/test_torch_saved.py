@@ -56,11 +56,8 @@ class Layer(nn.Module):
         self.model = model
         h, inner = model.hidden_size, model.intermediate_size
         shapes = {
-            "linear_qkv": (h, 3 * h),
-            "linear_proj": (h, h),
-            "linear_fc1": (h, 2 * inner),
-            "linear_fc2": (inner, h),
-        }
+            "linear_qkv": (h, 3 * h), "linear_proj": (h, h), "linear_fc1": (h, 2 * inner), "linear_fc2": (inner, h),
+        }  # fmt: skip
 
         def rank_of(name):
             return adapters and adapters.rank * (name in adapters.targets)

@@ -50,21 +50,13 @@ MODELS = {
     "gpt_oss": {"num_hidden_layers": 2, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": 16},
     "deepseek_v3": {"num_hidden_layers": 3, **LATENT, "head_dim": None},
     "glm4_moe": {"num_hidden_layers": 3, **{k: v for k, v in LATENT.items() if "lora" not in k}, "use_qk_norm": True},
-    "ernie4_5_moe": {
-        "num_hidden_layers": 3, "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 40, "head_dim": None,
-    },
+    "ernie4_5_moe": {"num_hidden_layers": 3, "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 40, "head_dim": None},
     "qwen3_next": {"num_hidden_layers": 5, "shared_expert_intermediate_size": 48, **EXPERTS, **DELTA},
     "qwen3_5_text": {"num_hidden_layers": 5, **DELTA},
     "olmo_hybrid": {"num_hidden_layers": 5, **DELTA, "head_dim": None},
-    "kimi_linear": {
-        "num_hidden_layers": 5, **LATENT, "q_lora_rank": None, "num_local_experts": 8, "linear_num_heads": 4,
-        "linear_head_dim": 16,
-    },
+    "kimi_linear": {"num_hidden_layers": 5, **LATENT, "q_lora_rank": None, "num_local_experts": 8, "linear_num_heads": 4, "linear_head_dim": 16},
     "bamba": {"num_hidden_layers": 3, "attn_layer_indices": [1], **MAMBA, "head_dim": None},
-    "granitemoehybrid": {
-        "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 8,
-        "num_experts_per_tok": 2, "shared_intermediate_size": 48, **MAMBA, "head_dim": None,
-    },
+    "granitemoehybrid": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48, **MAMBA, "head_dim": None},
     "nemotron_h": {
         "hybrid_override_pattern": "M-*E", "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16,
         "n_groups": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40,

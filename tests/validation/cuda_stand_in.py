@@ -94,16 +94,10 @@ def install():
     )
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "2"))
     answers = {
-        "is_available": True,
-        "device_count": count,
-        "current_device": 0,
-        "set_device": None,
-        "synchronize": None,
-        "empty_cache": None,
-        "get_device_properties": properties,
-        "get_device_capability": (8, 0),
+        "is_available": True, "device_count": count, "current_device": 0, "set_device": None, "synchronize": None,
+        "empty_cache": None, "get_device_properties": properties, "get_device_capability": (8, 0),
         "get_device_name": NAME,
-    }
+    }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, _answering(name, answer))
     torch.cuda.Event = Event

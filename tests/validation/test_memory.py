@@ -63,16 +63,10 @@ def test_bad_rows_stay_beside_good_ones(layouts):
     assert all(item.skipped and item.predicted is None for item in bad)
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    path = tmp_path / "memory.csv"
-    path.write_text("gpu,layers\n")
+def test_a_table_without_outcomes_is_refused(tmp_path):
+    (tmp_path / "memory.csv").write_text("gpu,layers\n")
     with pytest.raises(SpecError, match="lacks the columns num_gpus, hidden, heads, seq_len, outcome"):
-        score_memory(path)
-    path.write_bytes(b"gpu,num_gpus,layers,hidden,heads,seq_len,outcome\n\xff\n")
-    with pytest.raises(SpecError, match="not a text file in UTF-8"):
-        score_memory(path)
-    with pytest.raises(SpecError, match="is a folder"):
-        score_memory(tmp_path)
+        score_memory(tmp_path / "memory.csv")
 
 
 def test_command_line(runs_file, run_row, tmp_path):

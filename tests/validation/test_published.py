@@ -20,14 +20,7 @@ from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import Listing, print_runs
 from flopcast_validation.runs.report import HEADLINES, markdown_table
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
-from flopcast_validation.runs.transfer_report import (
-    MEAN,
-    Transfer,
-    coverages,
-    rows_of,
-    transfer,
-    transfer_markdown,
-)
+from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of, transfer, transfer_markdown
 from sim import estimate, load_scenario
 from sim.pricing.layouts import expected_slowest, slowdown
 from sim.specs.yaml12 import load_yaml
@@ -134,12 +127,9 @@ def test_shipped_runs_are_the_collected_ones(tables, measurements):
 
 def _measured(row):
     return (
-        row["gpu"],
-        int(row["num_gpus"] or 0),
-        row["model_name"],
-        round(float(row["measured_value"]), 9),
+        row["gpu"], int(row["num_gpus"] or 0), row["model_name"], round(float(row["measured_value"]), 9),
         row["measured_unit"],
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -260,12 +250,9 @@ def test_errors_of_rates_and_times_have_one_sign():
 # Cards that people own, by trainers whose code was read: beginning of the rows' names, GPU; what their tables leave to
 # the notes, as fields; mean error that is not exceeded.
 CARDS = {
-    ("lq", "RTX 4090"): ({}, 0.10),
-    ("lq", "RTX PRO 6000"): ({}, 0.09),
-    ("lq", "RTX 5060 Ti"): ({}, 0.20),
-    ("lq", "H100-SXM"): ({}, 0.08),
-    ("m40", "L40S"): ({"training.adapter_rank": "16"}, 0.12),
-}
+    ("lq", "RTX 4090"): ({}, 0.10), ("lq", "RTX PRO 6000"): ({}, 0.09), ("lq", "RTX 5060 Ti"): ({}, 0.20),
+    ("lq", "H100-SXM"): ({}, 0.08), ("m40", "L40S"): ({"training.adapter_rank": "16"}, 0.12),
+}  # fmt: skip
 
 
 def test_runs_on_cards_that_people_own(measurements):

@@ -143,14 +143,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-# The numbers
-
-
-def test_json_may_go_to_standard_output(runs_file, run_row):
-    result = typed("validate", "--runs", runs_file([run_row(framework="HF Trainer")]), "--json", "-")
-    assert len(json.loads(result.stdout)["rows"]) == 1
-
-
 def test_frameworks_that_are_not_known_are_named(runs_file, run_row):
     rows = [run_row(framework="HF Trainer"), run_row(id="two", framework="HF Trainer"), run_row(id="three")]
     text = typed("validate", "--runs", runs_file(rows)).stdout

@@ -246,12 +246,8 @@ def by_datasheet_of(gpu):
 
 # GPU, FLOPs a clock that its matrix units do in a multiprocessor: A100's do 2,048, and reach 0.62 of peak.
 GRAPHICS_CARDS = {
-    "rtx-a6000-48gb": 1024,
-    "rtx-pro-6000-96gb": 1024,
-    "l40s-48gb": 1024,
-    "rtx-4090-24gb": 512,
-    "l40-48gb": 512,
-}
+    "rtx-a6000-48gb": 1024, "rtx-pro-6000-96gb": 1024, "l40s-48gb": 1024, "rtx-4090-24gb": 512, "l40-48gb": 512,
+}  # fmt: skip
 
 
 def test_attention_of_graphics_cards_loses_to_exponentials_what_its_slower_multiplies_leave():

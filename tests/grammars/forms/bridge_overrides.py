@@ -21,34 +21,27 @@ MORE = [  # (overrides, facts): each by itself
     ({"dataset.seq_length": 16384, "model.seq_length": 16384}, {"training.sequence_length": 16384}),
     ({"model.tensor_model_parallel_size": 2, "model.sequence_parallel": True}, {"plan.tp": 2, "plan.sequence_parallel": True}),
     ({"model.virtual_pipeline_model_parallel_size": None}, {"plan.num_chunks": 1}),
-    ({"model.pipeline_model_parallel_size": 4, "model.virtual_pipeline_model_parallel_size": 2, "model.num_layers": 24},
-     {"plan.pp": 4, "plan.num_chunks": 2, "model.num_layers": 24}),
+    ({"model.pipeline_model_parallel_size": 4, "model.virtual_pipeline_model_parallel_size": 2, "model.num_layers": 24}, {"plan.pp": 4, "plan.num_chunks": 2, "model.num_layers": 24}),
     ({"mixed_precision": "bf16_with_mxfp8_mixed"}, {"training.precision": "mxfp8"}),
     ({"mixed_precision": "fp16_mixed"}, {"training.precision": "fp16"}),
     ({"ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": False}, {"stack.overlap_grad_reduce": True}),
-    ({"optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "torch.bfloat16"},
-     {"training.moment_precision": "bf16"}),
+    ({"optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "torch.bfloat16"}, {"training.moment_precision": "bf16"}),
     ({"model.cuda_graph_impl": "none"}, {"stack.cuda_graphs": "none"}),
 ]  # fmt: skip
 RECOMPUTED = [  # the same, of which a file has one
     ({}, {}),
-    ({"model.recompute_granularity": "full", "model.recompute_method": "block", "model.recompute_num_layers": 2},
-     {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 2}),
-    ({"model.recompute_granularity": "selective", "model.recompute_modules": ["core_attn", "layernorm"]},
-     {"plan.recompute": "selective", "plan.recompute_modules": ["core_attn", "layernorm"]}),
+    ({"model.recompute_granularity": "full", "model.recompute_method": "block", "model.recompute_num_layers": 2}, {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 2}),
+    ({"model.recompute_granularity": "selective", "model.recompute_modules": ["core_attn", "layernorm"]}, {"plan.recompute": "selective", "plan.recompute_modules": ["core_attn", "layernorm"]}),
 ]  # fmt: skip
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     name = rng.choice([*RECIPES])
     parameters, *values = RECIPES[name]
     facts = {
-        "parameters": parameters,
-        "plan.zero_stage": 1,
-        "training.precision": "bf16",
+        "parameters": parameters, "plan.zero_stage": 1, "training.precision": "bf16",
         **dict(zip(FIELDS, values, strict=True)),
-    }
+    }  # fmt: skip
     batch = rng.choice([512, 1024])
     said, facts = {"train.global_batch_size": batch}, facts | {"training.global_batch_size": batch, "gpus": 128}
     for overrides, known in (rng.choice(RECOMPUTED), *rng.sample(MORE, rng.choice([0, 1, 3]))):

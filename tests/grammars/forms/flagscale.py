@@ -3,14 +3,12 @@
 from grammars.recipe_parts import as_yaml, with_some
 
 MORE = [  # (keys, facts): each by itself
-    ({"system.recompute_granularity": "full", "system.recompute_method": "uniform", "system.recompute_num_layers": 1},
-     {"plan.recompute": "full"}),
+    ({"system.recompute_granularity": "full", "system.recompute_method": "uniform", "system.recompute_num_layers": 1}, {"plan.recompute": "full"}),
     ({"system.use_distributed_optimizer": False}, {"plan.zero_stage": 0}),
     ({"system.overlap_grad_reduce": True, "system.overlap_param_gather": True}, {"stack.overlap_grad_reduce": True}),
     ({"model.group_query_attention": True, "model.num_query_groups": 8}, {"model.num_kv_heads": 8}),
     ({"model.qk_layernorm": True}, {"model.query_key_norm": "head"}),
-    ({"model.optimizer.use_precision_aware_optimizer": True, "model.optimizer.exp_avg_dtype": "bf16"},
-     {"training.moment_precision": "bf16"}),
+    ({"model.optimizer.use_precision_aware_optimizer": True, "model.optimizer.exp_avg_dtype": "bf16"}, {"training.moment_precision": "bf16"}),
     ({"model.mtp_num_layers": 1}, {"model.num_mtp_layers": 1}),
     ({"system.no_rope_fusion": True}, {"stack.fused_rotary": False}),
     ({"model.transformer_impl": "local"}, {"stack.attention": "math"}),
@@ -32,7 +30,6 @@ OF_EXPERTS = {
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, micro, batch = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2]), rng.choice([256, 1024])
     half, experts, chunks = rng.choice(["bf16", "fp16"]), rng.random() < 0.3, rng.choice([1, 2])
     chunks = chunks if pp > 1 else 1

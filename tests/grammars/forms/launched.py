@@ -24,7 +24,6 @@ TAKE = ("trl sft", "llamafactory-cli", "axolotl", "litgpt")
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     kind = rng.choice([*KINDS])
     grammar = importlib.import_module(f"grammars.{kind}")
     name = ".py"

@@ -17,10 +17,8 @@ recompute_num_layers=None rotary_base=10000 softmax_type=vanilla spec=None tp_co
 transformer_impl=transformer_engine use_distributed_optimizer=False use_flash_attn=False use_megatron_fsdp=False
 use_precision_aware_optimizer=False use_torch_fsdp2=False vocab_size=None wandb_project= window_size=None yaml_cfg=None"""
 MORE = [  # (values as printed, facts): each by itself
-    ({"exp_avg_dtype": "torch.bfloat16", "exp_avg_sq_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True},
-     {"training.moment_precision": "bf16", "training.second_moment_precision": None}),
-    ({"main_grads_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True, "accumulate_allreduce_grads_in_fp32": False},
-     {"stack.gradient_precision": "bf16"}),
+    ({"exp_avg_dtype": "torch.bfloat16", "exp_avg_sq_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True}, {"training.moment_precision": "bf16", "training.second_moment_precision": None}),
+    ({"main_grads_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True, "accumulate_allreduce_grads_in_fp32": False}, {"stack.gradient_precision": "bf16"}),
     ({"fp8": "hybrid", "fp8_recipe": "mxfp8"}, {"training.precision": "mxfp8"}),
     ({"attention_backend": "AttnBackend.unfused"}, {"stack.attention": "math"}),
     ({"qk_layernorm": True}, {"model.query_key_norm": "head"}),
@@ -31,15 +29,12 @@ MORE = [  # (values as printed, facts): each by itself
 ]  # fmt: skip
 RECOMPUTED = [
     ({}, {"plan.recompute": "none"}),
-    ({"recompute_granularity": "selective", "recompute_modules": "['core_attn', 'layernorm']"},
-     {"plan.recompute": "selective", "plan.recompute_modules": ["core_attn", "layernorm"]}),
-    ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2},
-     {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 2}),
+    ({"recompute_granularity": "selective", "recompute_modules": "['core_attn', 'layernorm']"}, {"plan.recompute": "selective", "plan.recompute_modules": ["core_attn", "layernorm"]}),
+    ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}, {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 2}),
 ]  # fmt: skip
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     layers, hidden, heads = rng.choice([(32, 4096, 32), (40, 5120, 40), (24, 2048, 16)])
     tp, pp, cp, micro = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([1, 2]), rng.choice([1, 2])
     chunks, gated, experts = (pp > 1 and rng.choice([1, 2])) or 1, rng.random() < 0.6, rng.random() < 0.3

@@ -25,8 +25,7 @@ TRAINING = {
 MORE = [  # (keys, facts): each by itself
     ({"language_model.num_query_groups": 4}, {"model.num_kv_heads": 4}),
     ({"language_model.fp8": "hybrid"}, {"training.precision": "fp8"}),
-    ({"language_model.recompute_granularity": "full", "language_model.recompute_method": "block", "language_model.recompute_num_layers": 2},
-     {"plan.recompute": "full", "plan.recompute_num_layers": 2}),
+    ({"language_model.recompute_granularity": "full", "language_model.recompute_method": "block", "language_model.recompute_num_layers": 2}, {"plan.recompute": "full", "plan.recompute_num_layers": 2}),
     ({"language_model.hidden_dropout": 0.1, "language_model.attention_dropout": 0.1}, {"model.dropout": 0.1}),
     ({"language_model.masked_softmax_fusion": False}, {"stack.fused_softmax": False}),
     ({"language_model.apply_rope_fusion": False}, {"stack.fused_rotary": False}),
@@ -44,7 +43,6 @@ ACTIVATIONS = [  # activation_func, gated_linear_unit, what ffn_hidden_size is o
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     tp, pp, cp, chunks = rng.choice([1, 2, 4]), rng.choice([1, 4]), rng.choice([1, 2]), rng.choice([1, 2])
     micro, batch, bias, untied = rng.choice([1, 2]), rng.choice([128, 256]), rng.random() < 0.5, rng.random() < 0.5
     activation, unit, wide, gated = rng.choice(ACTIVATIONS)
@@ -55,12 +53,9 @@ def write(rng):
         else {}
     )
     shape = {
-        "num_layers": 24,
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_query_groups": None,
+        "num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "num_query_groups": None,
         "activation_func": activation,
-    }
+    }  # fmt: skip
     shape |= {"ffn_hidden_size": None, "add_bias_linear": bias, "gated_linear_unit": unit}
     degrees = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "context_parallel_size": cp}
     degrees |= {"sequence_parallel": True, "expert_model_parallel_size": 2 if experts else 1}
@@ -78,10 +73,7 @@ def write(rng):
     }  # fmt: skip
     if experts:
         facts |= {
-            "model.num_experts": 8,
-            "model.experts_per_token": 4,
-            "model.expert_intermediate_size": 512,
-            "plan.ep": 2,
-        }
+            "model.num_experts": 8, "model.experts_per_token": 4, "model.expert_intermediate_size": 512, "plan.ep": 2,
+        }  # fmt: skip
     with_some(rng, data, facts, MORE, 3)
     return "gpt_config.yaml", as_yaml(rng, data), facts, {"gpus": 32}

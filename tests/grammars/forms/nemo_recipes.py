@@ -28,27 +28,20 @@ MORE = [  # (lines, facts): each by itself
     (["data.seq_length = 2048", "model.config.seq_length = 2048"], {"training.sequence_length": 2048}),
     (["trainer.strategy.context_parallel_size = 4"], {"plan.cp": 4}),
     (["trainer.strategy.virtual_pipeline_model_parallel_size = None"], {"plan.num_chunks": 1}),
-    (["trainer.strategy.tensor_model_parallel_size = 2", "trainer.strategy.sequence_parallel = True"],
-     {"plan.tp": 2, "plan.sequence_parallel": True}),
+    (["trainer.strategy.tensor_model_parallel_size = 2", "trainer.strategy.sequence_parallel = True"], {"plan.tp": 2, "plan.sequence_parallel": True}),
     (["trainer.plugins = bf16_with_fp8_mixed()"], {"training.precision": "fp8"}),
-    (["model.config.recompute_granularity = 'full'", "model.config.recompute_method = 'block'", "model.config.recompute_num_layers = 1"],
-     {"plan.recompute": "full", "plan.recompute_method": "block"}),
+    (["model.config.recompute_granularity = 'full'", "model.config.recompute_method = 'block'", "model.config.recompute_num_layers = 1"], {"plan.recompute": "full", "plan.recompute_method": "block"}),
     (["optim.config.lr = 1e-4", "trainer.val_check_interval = 100", "log.ckpt = None"], {}),
-    (["optim.config.use_precision_aware_optimizer = True", "optim.config.exp_avg_dtype = torch.bfloat16"],
-     {"training.moment_precision": "bf16"}),
+    (["optim.config.use_precision_aware_optimizer = True", "optim.config.exp_avg_dtype = torch.bfloat16"], {"training.moment_precision": "bf16"}),
 ]  # fmt: skip
 
 
 def write(rng):
-    """A file's name, its text, the facts expected of it and the options it needs."""
     family, sort = rng.choice([*RECIPES])
     parameters, *values = RECIPES[family, sort]
     facts = {
-        "parameters": parameters,
-        "gpus": 256,
-        "training.precision": "bf16",
-        **dict(zip(FIELDS, values, strict=True)),
-    }
+        "parameters": parameters, "gpus": 256, "training.precision": "bf16", **dict(zip(FIELDS, values, strict=True)),
+    }  # fmt: skip
     if facts["training.global_batch_size"] < 512:  # no multiple of what 256 GPUs take at once
         facts["training.global_batch_size"] = 512
     lines = [f"recipe.data.global_batch_size = {facts['training.global_batch_size']}", "recipe.trainer.max_steps = 50"]
