@@ -117,17 +117,6 @@ def test_a_rank_counts_what_has_run_faster():
     assert rank_plan(result, slow, steps=False).among[0].rank == number + 1
 
 
-@pytest.mark.thorough
-def test_costs_are_compared_on_as_many_gpus():
-    result = search(load_scenario(SMALL), gpus=(4, 16), objective="cost", top=1, confirm=8)
-    best = result.best[0].answer
-    (largest,) = (each for each in sensitivity(result) if (each.axis, each.value) == ("num_gpus", 16))
-    answer = largest.best.answer
-    assert answer.num_gpus == 16 != best.num_gpus
-    assert largest.loss == pytest.approx(answer.step_time_s * 16 / best.step_time_s / best.num_gpus - 1)
-    assert sum(largest.causes.values()) == pytest.approx(largest.loss * best.step_time_s)
-
-
 def test_plans_without_a_rank_say_why(small):
     scenario = load_scenario(SMALL)
     for changes, says in (
