@@ -1,6 +1,5 @@
 """What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -224,23 +223,6 @@ def run(*words):
     if outcome.exit_code:
         raise outcome.exception
     return outcome.output
-
-
-@pytest.mark.thorough
-def test_command(tmp_path):
-    shown = run("--why", "own")
-    for words in ("Why not the scenario's own plan?", "same techniques", "step by step"):
-        assert words in " ".join(shown.split())
-    asked = ("--objective", "days", "--set", "training.tokens=300e9", "--figure", str(tmp_path / "costs.png"))
-    data = json.loads(run("--json", "--sensitivity", "--why", "own", "plan.recompute=full", *asked))
-    assert (tmp_path / "costs.png").stat().st_size > 5000
-    days = [row["training_days"] for row in data["best"]]
-    assert days == sorted(days)
-    assert data["own"]["plan"]["recompute"] == "full"
-    assert data["own"]["loss"] == pytest.approx(data["own"]["step_time_s"] / data["best"][0]["step_time_s"] - 1)
-    assert sum(step["saved_s"] for step in data["own"]["steps"]) == pytest.approx(sum(data["own"]["losses_s"].values()))
-    assert {each["plans"] for each in data["own"]["among"]} > {"in all"}
-    assert {each["axis"] for each in data["sensitivity"]} >= {"tp", "pp"}
 
 
 def test_commands_that_make_no_sense(tmp_path):

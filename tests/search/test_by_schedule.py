@@ -95,20 +95,6 @@ def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape):
                     assert plans.nbytes[plan] == pytest.approx(answer.largest.total, rel=1e-9)
 
 
-def test_bounds_are_tight_where_pipelines_are_long():
-    """Over many micro-batches, where a search looks, a bound is within an eighth of the step."""
-    random = np.random.default_rng(4)
-    space = build_space(small(batch=192), (4, 4))
-    for name in schedule_names():
-        variant = spaces_under(space, name)[0]
-        plans = BoundedPlans(variant, "step_time", np.inf)
-        of_pp = np.flatnonzero((variant.columns.pp == 4)[plans.row])
-        of_pp = of_pp[plans.batch.num_microbatches[of_pp] >= 24]
-        for plan in random.choice(of_pp, size=min(2, len(of_pp)), replace=False).tolist():
-            answer = estimate(plans.scenario_of(plan))
-            assert plans.seconds[plan] >= 0.875 * answer.step_time_s, (name, answer.scenario.plan)
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from([name for name in schedule_names() if get_schedule(name).candidates]),
