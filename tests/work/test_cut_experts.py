@@ -9,6 +9,8 @@ from open_space import search
 
 from sim import build_scenario, estimate, simulate
 from sim.errors import SpecError
+from sim.network.placement import place_group
+from sim.network.ranks import gpu_of_rank, members_of
 from sim.pricing.cells import plans_of
 from sim.pricing.deal import HELD, params_of
 from sim.pricing.layouts import cut_of
@@ -96,6 +98,24 @@ def test_tokens_are_gathered_where_they_arrive_and_summed_before_they_leave():
         copies = 2048 / 4 * 2 * 1024 * 2  # a GPU's tokens, copies, numbers a token, bytes
         assert [item.nbytes for item in of_cut] == [copies, 4 * copies, 4 * copies, copies]
         assert [item.nbytes for item in of_whole] == [copies] * 2
+
+
+@pytest.mark.parametrize(("ep", "etp"), WAYS)
+def test_groups_lie_as_their_members_do(ep, etp):
+    """Strided over tensor-parallel neighbours; with the replicas of each expert they share all GPUs out."""
+    scenario = built(f"plan.ep={ep}", f"plan.etp={etp}")
+    plan, cluster = scenario.plan, scenario.cluster
+    gpus = gpu_of_rank(plan, cluster)[0]
+    of_experts, of_replicas = (members_of(kind, plan, gpus) for kind in ("ep", "expert_shards"))
+    for members, kind in ((of_experts, "ep"), (of_replicas, "expert_shards")):
+        group = place_group(kind, plan, cluster)
+        assert members.shape[1] == group.size
+        assert sorted(members.ravel()) == list(range(32))
+        counts = [np.unique(each // 8, return_counts=True)[1] for each in members]
+        assert min(each.min() for each in counts) == group.per_domain
+        assert max(len(each) for each in counts) == group.num_domains
+    assert (np.diff(of_experts, axis=1) == etp).all()
+    assert (np.diff(of_replicas, axis=1) == ep * etp).all()
 
 
 @pytest.mark.parametrize(
