@@ -4,6 +4,12 @@ import numpy as np
 
 from sim.network.collective_flows import Flows, max_min_rates
 
+IDEAL = {
+    "efficiency": 1.0, "p2p_efficiency": 1.0, "base_latency_s": 0.0, "hop_latency_s": 0.0, "half_volume_bytes": 0.0,
+    "shared_efficiency": None, "job_efficiency": None,
+}  # fmt: skip
+"""Values of links without latency or loss."""
+
 
 def flows_on(paths):
     """One flow for each row of `paths` (link numbers, padded with -1), as `sim.network.routing.route` gives."""

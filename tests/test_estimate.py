@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from asked import asked
 
 from sim.errors import InfeasiblePlan
 from sim.estimate import estimate
@@ -29,33 +30,23 @@ TABLE_4 = {
 }
 
 
-def show_errors(title, rows):
-    """Print (name, measured, predicted) and return the mean absolute relative error."""
-    print(f"\n{title}")
-    for name, measured, predicted in rows:
-        print(f"{name:20} measured {measured:8.2f} predicted {predicted:8.2f} {predicted / measured - 1:+7.1%}")
-    mean = float(np.mean([abs(predicted / measured - 1) for _, measured, predicted in rows]))
-    print(f"mean absolute error {mean:.1%}")
-    return mean
+def mean_error(published, found):
+    """Mean absolute relative error."""
+    return np.mean([abs(found[name] / value - 1) for name, value in published.items()])
 
 
 def test_table_1_of_megatron_2021(scenarios):
     answers = {name: estimate(load_scenario(scenarios / "megatron-2021" / f"{name}.yaml")) for name in TABLE_1}
-    rows = [(name, rate, answers[name].hardware_flop_per_s_per_gpu / 1e12) for name, rate in TABLE_1.items()]
-    error = show_errors("TFLOP/s per GPU", rows)
-    constant = show_errors("a constant 145 instead", [(name, rate, 145.0) for name, rate in TABLE_1.items()])
-    assert error <= 0.06
-    assert error < constant
+    rates = {name: answer.hardware_flop_per_s_per_gpu / 1e12 for name, answer in answers.items()}
+    assert mean_error(TABLE_1, rates) <= 0.06
+    assert mean_error(TABLE_1, rates) < mean_error(TABLE_1, dict.fromkeys(TABLE_1, 145.0))
     # All ten ran on 80 GB.
     assert [name for name, answer in answers.items() if not answer.fits] == []
 
 
 def test_table_5_of_korthikanti_2022(scenarios):
     answers = {name: estimate(load_scenario(scenarios / "korthikanti-2022" / f"{name}.yaml")) for name in TABLE_5}
-    error = show_errors(
-        "seconds a step", [(name, seconds, answers[name].step_time_s) for name, seconds in TABLE_5.items()]
-    )
-    assert error <= 0.04
+    assert mean_error(TABLE_5, {name: answer.step_time_s for name, answer in answers.items()}) <= 0.04
     assert [name for name, answer in answers.items() if not answer.fits] == []
     # Selective recomputation with sequence parallelism beat full recomputation by 29 to 32 %.
     for size in ("22b", "175b", "530b", "1t"):
@@ -106,10 +97,6 @@ def gpt3_on_96_gpus(batch, num_chunks, **stack):
 def test_interleaving_gains_what_was_measured():
     batches = (12, 24, 36, 48, 60)
     gains = [step_time(gpt3_on_96_gpus(batch, 1)) / step_time(gpt3_on_96_gpus(batch, 2)) - 1 for batch in batches]
-    print(
-        "\ninterleaving:",
-        ", ".join(f"{gain:+.1%} at batch {batch}" for batch, gain in zip(batches, gains, strict=True)),
-    )
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 0.10
     assert all(0.01 < gain < 0.12 for gain in gains[-2:])
@@ -122,17 +109,8 @@ def test_scatter_gather_gains_what_was_measured(batch):
         plain, scattered = (step_time(gpt3_on_96_gpus(batch, chunks, p2p_scatter_gather=on)) for on in (False, True))
         return plain / scattered - 1
 
-    print(f"\nscatter/gather at batch {batch}: {gain(1):+.1%} without, {gain(2):+.1%} with interleaving")
     assert 0.01 < gain(2) < 0.12
     assert gain(1) < gain(2)
-
-
-def test_bubble_is_counted():
-    scenario = gpt3_on_96_gpus(12, 1)
-    assert 11 / 23 - 0.05 < estimate(scenario).bubble_fraction < 11 / 23 + 0.02  # (p − 1)/(m + p − 1)
-    pp8 = changed(scenario, plan={"pp": 8}, training={"global_batch_size": 8})
-    assert estimate(pp8).bubble_fraction > 0.3
-    assert estimate(pp8).breakdown.seconds["pipeline_bubble"] / estimate(pp8).step_time_s > 0.3
 
 
 @pytest.fixture(scope="module")
@@ -217,17 +195,8 @@ def test_recomputing_what_flash_attention_never_kept_is_pointed_out(scenarios):
     assert any("selective saves next to nothing" in line for line in answer.assumptions)
 
 
-EIGHT = [
-    *(
-        "model=llama3-8b",
-        "training.sequence_length=16384",
-        "cluster.num_nodes=1",
-        "plan.tp=1",
-        "plan.pp=1",
-        "plan.dp=8",
-    ),
-    *("plan.num_chunks=1", "plan.schedule=1f1b", "plan.recompute=none"),
-]
+ALONE = "plan.tp=1 plan.pp=1 plan.dp=8 plan.num_chunks=1 plan.schedule=1f1b plan.recompute=none"
+EIGHT = ["model=llama3-8b", "training.sequence_length=16384", "cluster.num_nodes=1", *ALONE.split()]
 REMEDIES = [
     (["plan.schedule=gpipe"], r"help: plan.schedule=1f1b \(.* GB, fits\)$"),
     ([*EIGHT, "stack=deepspeed"], r"help: plan.recompute=full \(.* GB, fits\)$"),
@@ -244,15 +213,6 @@ def test_remedies_are_tried_before_they_are_offered(scenarios, changes, says):
         answer.require_fit()
 
 
-def test_a_faster_network_never_slows_a_step(scenarios):
-    path = scenarios / "llama3-405b-16384-h100.yaml"
-    times = [
-        estimate(load_scenario(path, [f"cluster.inter_node_bandwidth={rate} GB/s"])).step_time_s
-        for rate in (12, 25, 40, 45, 50, 60, 100, 400)
-    ]
-    assert times == sorted(times, reverse=True)
-
-
 def test_what_zero_moves_every_micro_batch_is_said(scenarios):
     path, whole = scenarios / "gpt3-175b-1024-a100.yaml", ("plan.pp=1", "plan.dp=128", "plan.num_chunks=1")
     for changes, gradients in (((), "step"), ((*whole, "plan.schedule=1f1b"), "micro-batch")):
@@ -265,14 +225,10 @@ def test_what_zero_moves_every_micro_batch_is_said(scenarios):
     ("node", "changes", "words"),
     [
         ("dgx-h100", ["training.precision=mxfp8"], "H100-SXM5-80GB cannot multiply with one scale"),
-        (
-            "dgx-h100",
-            ["training.expert_skew=1"],
-            "training.expert_skew changes nothing: model 'llama3-8b' has no experts",
-        ),
+        ("dgx-h100", ["training.expert_skew=1"], "training.expert_skew changes nothing: model 'llama3-8b' has no experts"),
         ("dgx-b200", ["training.precision=mxfp8"], ""),
     ],
-)
+)  # fmt: skip
 def test_what_has_no_effect_or_no_hardware_is_said(node, changes, words):
     data = {"model": "llama3-8b", "cluster": {"node": node, "num_nodes": 1, "name": "one"}, "plan": {"dp": 8}}
     data["plan"] |= {"zero_stage": 1}
@@ -301,17 +257,7 @@ def test_the_host_is_waited_for_once_a_chunk_and_micro_batch(scenarios):
     ],
 )
 def test_layers_whose_kernels_were_not_measured_are_named(model, words):
-    answer = estimate(
-        build_scenario(
-            {
-                "model": model,
-                "cluster": "superpod-h100",
-                "plan": {"dp": 8, "microbatch_size": 1},
-                "training": {"global_batch_size": 8, "sequence_length": 2048, "precision": "bf16"},
-                "stack": "megatron-core",
-                "profile": "h100",
-            }
-        )
-    )
+    plan = {"dp": 8, "microbatch_size": 1}
+    answer = estimate(asked(model, "superpod-h100", plan, profile="h100", batch=8, sequence=2048))
     said = [line for line in answer.assumptions if "attention's rate" in line or "priced by its multiplies" in line]
     assert [words in line for line in said] == [True] if words else not said

@@ -57,9 +57,7 @@ def test_what_a_notebook_imports_is_there(path):
 
 
 @pytest.mark.parametrize(
-    "path",
-    mostly_thorough(NOTEBOOKS, {path for path in NOTEBOOKS if path.stem in SHORT}),
-    ids=lambda path: path.stem,
+    "path", mostly_thorough(NOTEBOOKS, {path for path in NOTEBOOKS if path.stem in SHORT}), ids=lambda path: path.stem
 )
 def test_notebook_runs(path, monkeypatch):
     import matplotlib

@@ -3,18 +3,7 @@
 import textwrap
 
 import pytest
-from prose import (
-    CLIPPED,
-    LONGEST,
-    PRIVATE,
-    docstrings,
-    names,
-    of_code,
-    of_pages,
-    outputs,
-    sentences,
-    strings,
-)
+from prose import CLIPPED, LONGEST, PRIVATE, docstrings, names, of_code, of_pages, outputs, sentences, strings
 from rows import forms
 
 

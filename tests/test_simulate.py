@@ -2,14 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
 from test_cli import MAIN
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
 from sim.simulate import simulate
-from sim.specs.hardware import LevelSpec, NetworkSpec
 
 SMALL = ["plan.pp=4", "plan.dp=3", "training.global_batch_size=48"]
 
@@ -27,29 +25,6 @@ def test_with_nothing_wrong_it_is_the_estimate(small):
     assert unfolded.step_times_s[0] == pytest.approx(answer.step_times_s[0], rel=1e-12)
 
 
-def test_levels_count_every_byte_once(small):
-    answer = simulate(small, contention=True)
-    by_level = {(row["level"], row["direction"]): row["bytes"] for row in answer.levels}
-    model, plan = small.model, small.plan
-    activations = 2 * model.hidden_size * small.training.sequence_length  # fp16, one sequence
-    sends = 2 * (plan.pp - 1) * small.num_microbatches * plan.dp * activations
-    carried = by_level["nic", "up"]
-    assert by_level["nic", "down"] == pytest.approx(carried)
-    # Beside the sends, an all-reduce of dp ranks sends 2 (dp − 1) times the gradients of the whole model, tp by tp.
-    params = sum(stage_params for stage_params in _params(small))
-    assert carried == pytest.approx(sends + 2 * (plan.dp - 1) * params * plan.tp * 2, rel=1e-9)
-
-
-def _params(scenario):
-    from sim.work.layers import deal_stages
-    from sim.work.sums import part_params
-
-    return [
-        part_params(stage.part, scenario.model, scenario.plan.tp)
-        for stage in deal_stages(scenario.model, scenario.plan)
-    ]
-
-
 def test_a_narrow_tree_and_slow_or_lost_links_cost_time(small):
     sound = simulate(small, contention=True).mean_s
     slow = [simulate(small, slow_links=[f"{share}@node3"]).mean_s for share in (0.5, 0.1, 0.02)]
@@ -61,17 +36,6 @@ def test_a_narrow_tree_and_slow_or_lost_links_cost_time(small):
     assert simulate(small, slow_links=["1@node3"]).mean_s == pytest.approx(sound, rel=1e-12)
 
 
-def test_oversubscription_is_felt(small):
-    times = []
-    for oversubscription in (1.0, 10.0, 20.0):
-        leaf = LevelSpec(ports=40, below=2, oversubscription=oversubscription)
-        network = NetworkSpec(levels={"leaf": leaf, "core": LevelSpec(ports=8000)}, rail_optimised=True)
-        scenario = small.replace(cluster=small.cluster.replace(network=network))
-        times.append(simulate(scenario, contention=True).mean_s)
-    assert times[0] == pytest.approx(estimate(small).step_time_s, rel=1e-6)
-    assert times[0] < times[1] < times[2]
-
-
 def test_a_straggler_holds_up_the_step_wherever_it_is(small):
     one_rank, one_gpu = (simulate(small, stragglers=[text]) for text in ("1.2@rank2", "1.2@gpu50"))
     assert one_rank.mean_s == one_gpu.mean_s  # rank 2 is GPUs 48 … 71; the others of its replica set no pace
@@ -81,23 +45,10 @@ def test_a_straggler_holds_up_the_step_wherever_it_is(small):
     assert simulate(small, stragglers=["1.2@gpu50", "1.2@gpu80"]).pipelines == 2  # replicas 0 and 1, on two ranks
 
 
-def test_jitter_with_contention_on_a_full_tree_is_jitter(small):
-    alone, shared = (simulate(small, jitter=0.02, seeds=3, contention=contention) for contention in (False, True))
-    np.testing.assert_allclose(alone.step_times_s, shared.step_times_s, rtol=1e-6)
-
-
 def test_same_seed_same_bytes(small):
     question = {"jitter": 0.05, "seeds": 4, "unfold": True, "stragglers": ["1.1@gpu3"], "seed": 7}
     first, second = (json.dumps(simulate(small, **question).to_dict()) for _ in range(2))
     assert first == second
-
-
-def test_every_replica_unfolded_takes_longer(small):
-    folded, unfolded = (simulate(small, jitter=0.05, seeds=5, unfold=unfold) for unfold in (False, True))
-    assert (folded.pipelines, unfolded.pipelines) == (1, 3)
-    assert (np.array(folded.step_times_s) <= np.array(unfolded.step_times_s)).all()
-    assert folded.mean_s < unfolded.mean_s
-    assert folded.mean_s > folded.noiseless_s
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("zb_h2", 1), ("zb_v", 2), ("pipedream_2bw", 1)])

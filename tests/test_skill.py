@@ -47,9 +47,7 @@ def anywhere(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(
-    "row",
-    mostly_thorough(ROWS, [row for row in ROWS if row[0].strip() not in LONG]),
-    ids=lambda row: row[0].strip(),
+    "row", mostly_thorough(ROWS, [row for row in ROWS if row[0].strip() not in LONG]), ids=lambda row: row[0].strip()
 )
 def test_commands_of_the_table_give_the_keys_it_names(row):
     line = re.search(r"`([^`]+)`", row[1])[1]

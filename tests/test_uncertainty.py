@@ -89,19 +89,6 @@ def test_a_run_tells_of_what_it_is_made_of():
     assert reach_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx((wider, 2.0 * wider))
 
 
-def test_what_is_less_known_has_a_wider_interval(scenarios):
-    path = scenarios / "megatron-2021" / "39.1b.yaml"
-
-    def width(*changes):
-        low, high = estimate(load_scenario(path, changes)).step_time_interval_s
-        return math.log(high / low)
-
-    known, datasheet = width(), width("profile=datasheet")
-    assert datasheet > 1.15 * known
-    unknown = width("stack.framework=pytorch", "profile=datasheet")
-    assert unknown > 1.1 * width("stack.framework=pytorch")
-
-
 def test_one_run_narrows_the_interval_of_an_unknown_framework(scenarios):
     answer = estimate(load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["stack.framework=pytorch"]))
     said, causes = answer.interval_basis, answer.breakdown.shares()

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from open_space import search
 from rows import rows
@@ -15,7 +14,6 @@ from sim.reliability.state import state_of
 from sim.scaling.run import goal_of
 from sim.scaling.training_time import shortest
 from sim.search.explain import rank_plan
-from sim.specs import ParallelPlan
 
 DATA = {
     "model": "llama2-7b",
@@ -50,25 +48,6 @@ def test_fewer_cables_up_never_make_the_default_answer_faster(placement, routing
         assert steps[-1] > 1.002 * steps[0]
 
 
-def test_what_talks_most_is_best_close():
-    """Whatever the tree: tensor parallelism in a node before pipelines and replicas, and never over the network."""
-    for ratio in (1.0, 8.0):
-        times = [step(f"plan.placement={each}", ratio=ratio) for each in PLACEMENTS]
-        assert max(times[:2]) < times[2] < times[3]
-    # Of eight replicas on a leaf of four nodes, pipelines that stay under it spare what replicas send up.
-    wide = ("plan.tp=8", "plan.pp=4", "stack.overlap_grad_reduce=false")
-    usual, near = (step(*wide, f"plan.placement={each}", ratio=8.0) for each in PLACEMENTS[:2])
-    assert usual < near  # four nodes' replicas of 16-bit weights at a quarter of a leaf against few activations
-
-
-def test_scattered_nodes_cost_what_their_traffic_leaves_its_leaf():
-    changes = ("plan.tp=8", "plan.pp=16", "plan.dp=4")
-    times = [step(*changes, f"cluster.fragmentation={share}", ratio=8.0, nodes=256) for share in (0.0, 0.1, 0.5)]
-    assert times[0] < times[1] <= times[2] * (1 + 1e-12)
-    full = [step(*changes, f"cluster.fragmentation={share}", nodes=256) for share in (0.0, 1.0)]
-    assert full[0] == full[1]
-
-
 def test_nothing_is_lost_where_order_and_nodes_are_the_usual():
     plain = {**DATA, "cluster": "superpod-h100"}
     for name in ("plan.placement=tp-cp-dp-pp", "cluster.fragmentation=0"):
@@ -101,28 +80,6 @@ def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
     scenario = asked(f"plan.placement={placement}", "plan.dp=4", ratio=ratio)
     alone, shared = estimate(scenario).step_time_s, simulate(scenario, contention=True).mean_s
     assert alone * (1 - 1e-9) <= shared < 1.02 * alone
-
-
-@pytest.mark.thorough
-def test_a_search_proves_its_best_against_every_plan():
-    placement = "pp-tp-cp-dp"
-    scenario = asked("cluster.fragmentation=0.5", "plan.dp=2", ratio=8.0, nodes=16, below=2)
-    plan = ParallelPlan(placement=placement)
-    training = scenario.training.replace(global_batch_size=4)
-    found = search(scenario.replace(plan=plan, training=training), gpus=(32, 32), top=3, memory_limit_bytes=16e9)
-    fits = found.ranking()
-    plans = found.scenarios_at(fits)
-    assert {each.plan.placement for each in plans} == {placement}
-    exact = np.array([estimate(each).step_time_s for each in plans])
-    assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
-    unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in plans]
-    exact = np.where(unsharded, np.inf, exact)
-    assert [each.answer.step_time_s for each in found.best] == pytest.approx(sorted(exact)[:3], rel=1e-9)
-    assert found.gap == 0.0
-    usual = search(
-        scenario.replace(plan=ParallelPlan(), training=training), gpus=(32, 32), top=1, memory_limit_bytes=16e9
-    )
-    assert usual.best[0].answer.step_time_s != found.best[0].answer.step_time_s
 
 
 def test_the_shortest_run_and_its_checkpoints_lie_where_the_plan_says():

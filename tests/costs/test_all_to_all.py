@@ -129,20 +129,6 @@ def test_sharing_the_network_is_never_faster_than_having_it_alone(name, operatio
         assert beside >= alone * (1 - 1e-12), (link.of(operation).efficiency, group, nbytes)
 
 
-def test_a_slower_all_to_all_of_one_group_is_a_slower_one_of_many():
-    """With 0.64 of a card where groups share it, 0.85 alone changes nothing there, and 0.4 alone is 0.4 there too."""
-    link, group = PROFILES["h100"].network, Group(32, 8, shares_network=True)
-    times = []
-    for share in (0.85, 0.74, 0.6, 0.4):
-        exchange = link.operations["all_to_all"].replace(efficiency=share)
-        fabric = Fabric(PROFILES["h100"].nvlink, link.replace(operations={"all_to_all": exchange}), 450e9, 50e9)
-        times.append(float(all_to_all(1e9, group, fabric)))
-    assert times[0] == times[1]
-    away = 1e9 * 24 / 32
-    for seconds, reached in zip(times[1:], (0.64, 0.6, 0.4), strict=True):
-        assert seconds == pytest.approx(away / (reached * 50e9), rel=0.01)
-
-
 def test_what_many_groups_of_an_operation_reach_counts_where_it_was_measured():
     link = PROFILES["h100"].network
     exchange = link.operations["all_to_all"].replace(shared_efficiency=0.5)

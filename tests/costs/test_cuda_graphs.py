@@ -12,9 +12,7 @@ from sim.work.layers import block_operations
 from sim.work.memory import graph_bytes, working_bytes
 from sim.work.pieces import Cut
 
-QWEN = {"num_layers": 48, "hidden_size": 2048, "num_heads": 32, "num_kv_heads": 4, "head_dim": 128,
-        "vocab_size": 151936, "intermediate_size": 6144, "gated_mlp": True, "position": "rotary", "norm": "rmsnorm",
-        "bias": False, "num_experts": 128, "experts_per_token": 8, "expert_intermediate_size": 768}  # fmt: skip
+QWEN = "qwen3-30b-a3b"
 GPT = {"num_layers": 12, "hidden_size": 1024, "num_heads": 16, "vocab_size": 51200, "intermediate_size": 4096,
        "position": "rotary", "bias": False, "gated_mlp": True}  # fmt: skip
 SCOPE = ["attn", "moe_router", "moe_preprocess"]
@@ -54,21 +52,6 @@ def test_what_a_layer_does_not_have_is_no_graph():
     assert step(one) == step(scenario_of(GPT))
 
 
-def test_more_in_graphs_waits_less():
-    """Launch-bound layers; a step whose kernels are long is the same in all."""
-    stacks = [None, scoped("attn"), scoped(*SCOPE), {"cuda_graphs": "full_iteration"}]
-    times = [step(scenario_of(QWEN, stack, ep=8)) for stack in stacks]
-    assert times == sorted(times, reverse=True)
-    assert times[-1] < 0.8 * times[0]
-    dense = [step(scenario_of(GPT, stack)) for stack in (None, scoped("attn"), scoped("attn", "mlp"))]
-    assert dense == sorted(dense, reverse=True)
-
-
-def test_long_kernels_hide_their_launches():
-    wide = GPT | {"hidden_size": 8192, "num_heads": 64, "intermediate_size": 32768, "num_layers": 2}
-    assert step(scenario_of(wide, None, 4096)) == pytest.approx(step(scenario_of(wide, scoped("attn"), 4096)), rel=0.01)
-
-
 def test_host_time_by_hand():
     """Launches of what is outside, three for each graph, and the time between the kernels inside."""
     from sim.pricing.layouts import cost_model
@@ -106,10 +89,7 @@ def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens(monkeypatch)
 # of one sequence we find near the printed gain, of larger ones, whose kernels are longer, less.
 @pytest.mark.parametrize(
     ("preset", "pp", "batch", "sequence", "measured_gain"),
-    [
-        ("gpt-oss-20b", 4, 4, 4096, 0.4935 / 0.395),
-        ("qwen3-30b-a3b", 2, 16, 2048, 0.623 / 0.484),
-    ],
+    [("gpt-oss-20b", 4, 4, 4096, 0.4935 / 0.395), ("qwen3-30b-a3b", 2, 16, 2048, 0.623 / 0.484)],
 )
 def test_published_pairs_of_graphs(preset, pp, batch, sequence, measured_gain):
     plan = {"tp": 2, "pp": pp, "dp": 8 // pp, "ep": 4, "sequence_parallel": True, "zero_stage": 1}

@@ -39,8 +39,7 @@ def test_the_whole_node_is_as_fast_as_behind_a_switch_and_a_part_of_it_slower():
 
 
 @pytest.mark.parametrize(
-    ("node", "nodes", "busbw_gb_per_s"),
-    [("mi300x-8", 1, 313.66), ("mi300x-8", 2, 340.75), ("mi355x-8", 2, 364.39)],
+    ("node", "nodes", "busbw_gb_per_s"), [("mi300x-8", 1, 313.66), ("mi300x-8", 2, 340.75), ("mi355x-8", 2, 364.39)]
 )
 def test_all_reduces_of_a_gigabyte_as_rccl_measures_them(node, nodes, busbw_gb_per_s):
     # hisohara/ai-scripts:training/01_rccl-smoketest/README.md@7b8b1ec290, 1 GiB out of place.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from asked import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,6 @@ from sim.costs.block import AT_PEAK
 from sim.estimate import estimate
 from sim.pricing.cells import layer_costs
 from sim.pricing.stages import stage_costs
-from sim.specs import build_scenario
 from sim.work.operations import Cause
 
 
@@ -23,13 +23,8 @@ def scenario(hidden=1024, tp=1, zero=0, schedule="zb_h1", experts=False, recompu
         "tp": tp, "pp": 2, "dp": dp, "schedule": schedule, "zero_stage": zero, "recompute": recompute,
         "sequence_parallel": tp > 1,
     }  # fmt: skip
-    return build_scenario(
-        {
-            "model": model, "plan": plan, "cluster": "superpod-h100", "profile": "h100",
-            "training": {"global_batch_size": 8 * dp, "sequence_length": 2048, "precision": "bf16"},
-            "stack": {"preset": "megatron-core", "overlap_tp_backward": overlap},
-        }
-    )  # fmt: skip
+    stack = {"preset": "megatron-core", "overlap_tp_backward": overlap}
+    return asked(model, "superpod-h100", plan, stack=stack, profile="h100", batch=8 * dp, sequence=2048)
 
 
 def halves(given):

@@ -100,11 +100,6 @@ def ends_of(streams, health, starts):
     return ends
 
 
-def test_two_messages_halve_a_link_by_hand():
-    # From 1 to 3 both are under way at half speed: the first has 1 s left at 1 and is done at 3, the second at 4.
-    np.testing.assert_allclose(ends_of([stream(2.0, [0])] * 2, [1.0], [0.0, 1.0]), [3.0, 4.0])
-
-
 def test_a_slow_link_and_messages_that_queue():
     environment, over = wire([stream(2.0, [0])], [0.5])
     ends = []

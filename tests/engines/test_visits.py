@@ -13,11 +13,9 @@ from test_network_engine import traffic_of
 from flopcast_validation.job.cores import Processes
 from sim.breakdown import break_down
 from sim.engines import Program, network, run
-from sim.estimate import estimate
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import build_order, get_schedule, schedule_names
 from sim.schedules.passes import visits_of
-from sim.specs import build_scenario
 from sim.traffic.streams import Stream
 
 CHUNKED = [name for name in schedule_names() if get_schedule(name).interleaves]
@@ -87,25 +85,6 @@ def test_one_rank_gathers_the_next_chunk_while_it_computes(costs_of):
     assert step(order, costs, beside).step_time_s == pytest.approx(compute + 1.5 + 0.25 + 3 * 0.1)
 
 
-def test_a_network_that_is_too_slow_sets_the_pace(costs_of):
-    """A gather of 10 s beside a visit of 2 s: the next is asked for when this one begins."""
-    order, costs = build_order("breadth_first", 1, 3, 1), costs_of(1, [2.0] * 3, [2.0] * 3)
-    assert step(order, costs, moving(10.0, [0.0] * 3)).step_time_s == pytest.approx(6 * 10.0 + 2.0)
-
-
-def test_weights_arrive_while_a_rank_waits_for_the_pipeline(costs_of):
-    """Eight ranks, 6 s a gather: the first waits for its first chunk, and the last, which turns back after a forward of
-    1 s, for 5 s more. The last waits for 7 s before its first micro-batch comes, and so does every rank in the round of
-    the pipeline: all other gathers are hidden."""
-    order, costs = build_order("breadth_first", 8, 2, 1), costs_of(8, np.ones(16), 2 * np.ones(16))
-    alone, timeline = step(order, costs), step(order, costs, moving(6.0, np.zeros(16)))
-    assert timeline.step_time_s == pytest.approx(alone.step_time_s + 6.0 + 5.0)
-    assert timeline.waited_s == pytest.approx([6.0] + [0.0] * 6 + [5.0])
-    seconds = break_down(timeline).seconds
-    assert seconds["data_parallel_comm"] == pytest.approx(11.0 / 8)
-    assert seconds["pipeline_bubble"] == pytest.approx(alone.step_time_s + 11.0 * 7 / 8 - 2 * 3)
-
-
 @given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)
 def test_streams_over_wires_of_their_own_take_as_long(order, rng, sends, blocks, random_costs):
     costs = random_costs(rng, order, sends=sends, blocks=blocks, visits=True)
@@ -126,22 +105,3 @@ def test_streams_over_wires_of_their_own_take_as_long(order, rng, sends, blocks,
 
 
 # What it is for
-
-
-def large(batch, zero_stage=3, schedule="breadth_first", num_chunks=3):
-    """39 billion parameters on 16 pipeline ranks of B200, three layers a rank: Lamy-Poirier's order with ZeRO."""
-    plan = {"tp": 1, "pp": 16, "dp": 8, "schedule": schedule, "num_chunks": num_chunks, "zero_stage": zero_stage}
-    training = {"global_batch_size": 8 * batch, "sequence_length": 2048, "precision": "bf16"}
-    stack = {"preset": "megatron-core", "overlap_param_gather": True, "overlap_grad_reduce": True, "overlap_p2p": True,
-             "fused_gradient_accumulation": False}  # fmt: skip
-    return build_scenario(
-        {"model": "gpt-39.1b", "cluster": "superpod-b200", "plan": plan, "training": training, "stack": stack}
-    )
-
-
-def test_few_micro_batches_take_no_longer_than_many():
-    """A share of each gather for every micro-batch once made one of them take 0.93 s and four 0.80 s."""
-    times = [estimate(large(batch)).step_time_s for batch in (1, 2, 4, 8, 16, 32, 64)]
-    assert (np.diff(times) > 0).all()
-    for batch, seconds in zip((1, 8, 64), (times[0], times[3], times[6]), strict=True):
-        assert seconds == pytest.approx(estimate(large(batch, zero_stage=1)).step_time_s, rel=0.02)

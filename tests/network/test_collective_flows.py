@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flows import flows_on
+from flows import IDEAL, flows_on
 from link_patterns import (
     all_to_all,
     bytes_on_links,
@@ -28,22 +28,7 @@ from sim.specs import Profile, load_preset
 S = 1e9
 NVLINK, NIC = 300e9, 25e9
 PROFILE = Profile.read(load_preset("profiles", "a100"), "a100")
-IDEAL = {
-    "efficiency": 1.0,
-    "p2p_efficiency": 1.0,
-    "half_volume_bytes": 0.0,
-    "shared_efficiency": None,
-    "job_efficiency": None,
-    "operations": {},
-    "base_latency_s": 0.0,
-    "hop_latency_s": 0.0,
-}
-FABRIC = Fabric(
-    PROFILE.nvlink.replace(**IDEAL),
-    PROFILE.network.replace(**IDEAL),
-    NVLINK,
-    NIC,
-)
+FABRIC = Fabric(*(each.replace(**IDEAL, operations={}) for each in (PROFILE.nvlink, PROFILE.network)), NVLINK, NIC)
 
 
 def placed(domains, per_domain, first=0, apart=1):

@@ -20,31 +20,20 @@ def links_of(topology, name, direction):
     return slice(start, start + next(c.count for c in topology.classes if (c.name, c.direction) == (name, direction)))
 
 
-def test_a_card_has_two_directions_and_two_names(selene):
+def test_links_by_their_names(selene):
+    """A card has two directions and two names, a node is all its cards, and a trunk has what its cables have left."""
     by_node, by_gpu = link_health(selene, [(0.5, "node12.nic3")]), link_health(selene, [(0.5, "gpu99.nic")])
     np.testing.assert_array_equal(by_node, by_gpu)
-    assert (by_node < 1).sum() == 2
-    assert {link_name(selene, int(link)) for link in np.flatnonzero(by_node < 1)} == {
-        "node12.nic3 up",
-        "node12.nic3 down",
-    }
-
-
-def test_a_node_is_all_its_cards(selene):
+    slower = {link_name(selene, int(link)) for link in np.flatnonzero(by_node < 1)}
+    assert slower == {"node12.nic3 up", "node12.nic3 down"}
     assert (link_health(selene, [(0.0, "node559")]) == 0).sum() == 2 * 8
-
-
-def test_a_trunk_has_what_its_cables_have_left(selene):
     health = link_health(selene, [(0.0, "leaf3.cable0"), (0.5, "leaf3.cable1")])
     cables = selene.levels[0].cables_per_group
     assert health[selene.start("leaf trunk", "up") + 3] == pytest.approx((cables - 1.5) / cables)
     whole = link_health(selene, [(0.25, "leaf3")])
     assert whole[selene.start("leaf trunk", "down") + 3] == 0.25
     assert (whole < 1).sum() == 2 * (cables + 1)
-
-
-def test_faults_on_one_link_multiply(selene):
-    assert link_health(selene, [(0.5, "node0.nic0"), (0.5, "gpu0.nic")]).min() == 0.25
+    assert link_health(selene, [(0.5, "node0.nic0"), (0.5, "gpu0.nic")]).min() == 0.25  # faults multiply
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,6 @@ def networks(draw, max_flows=6, max_links=5):
     return Flows(num_flows, flow, link, load, share), capacity
 
 
-def test_the_sheets_example():
-    flows = flows_on(np.array([[0, -1], [0, 1], [1, -1], [1, -1]]))
-    np.testing.assert_allclose(max_min_rates(flows, np.array([10.0, 6.0])), [8, 2, 2, 2])
-
-
 @settings(max_examples=10)
 @given(network=networks())
 def test_rates_are_the_linear_programmes(network):
@@ -119,14 +114,6 @@ def test_what_flows_carry_while_they_run_is_what_they_were_to_carry(network, dat
         )
         moved[kept] += max_min_rates(here, capacity) * (end - begin)
     np.testing.assert_allclose(moved, sizes, rtol=1e-6, atol=1e-6)
-
-
-def test_flows_come_and_go():
-    # Alone at 10 until the others come at 4; then 7, 3 and 3 of two links; the second is done at 4 + 30 / 3.
-    flows = flows_on(np.array([[0, -1], [0, 1], [1, -1]]))
-    finish = finish_times(np.array([10.0, 6.0]), flows, np.array([0.0, 4.0, 4.0]), np.array([100.0, 30.0, 300.0]))
-    np.testing.assert_allclose(finish, [4 + 60 / 7, 14.0, 14 + 270 / 6])
-    assert finish_times(np.array([1.0]), flows_on(np.array([[-1], [0]])), 2.0, [5.0, 0.0]).tolist() == [2.0, 2.0]
 
 
 def test_flows_alike_end_together_and_a_run_repeats_byte_for_byte(machine):

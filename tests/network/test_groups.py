@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.costs.collectives import Fabric, all_to_all
-from sim.network import placement, sharing
+from sim.network import placement
 from sim.network.placement import Degrees, hops_of, place_group, send_share
 from sim.network.ranks import RANKS, gpu_of_rank, members_of
 from sim.specs import ClusterSpec, ParallelPlan, load_scenario
@@ -94,17 +94,6 @@ def test_shares_of_other_orders_by_hand():
     far = ParallelPlan(tp=8, pp=4, dp=16, placement="pp-dp-cp-tp")
     tensor = place_group("tp", far, cluster)
     assert (tensor.per_domain, tensor.card_share) == (1, pytest.approx(1 / 4))
-
-
-def test_groups_that_lie_alike_are_routed_once(monkeypatch):
-    cluster, routed = machine(ratio=2.0), []
-    whole = sharing._share_of
-    monkeypatch.setattr(sharing, "_share_of", lambda *asked: routed.append(1) or whole(*asked))
-    for tp, cp in ((8, 1), (4, 2), (2, 4)):
-        for _ in range(3):
-            place_group("shards", Degrees(tp, cp, 4, 16, placement="tp-cp-pp-dp"), cluster)
-            send_share(Degrees(tp, cp, 4, 16, placement="tp-cp-pp-dp"), cluster)
-    assert len(routed) == 2  # replicas, whose flows are the same, and one kind of pipelines
 
 
 def test_groups_of_experts_that_straddle_racks_are_said_and_priced(scenarios):

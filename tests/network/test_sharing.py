@@ -137,21 +137,6 @@ def test_partners_that_stand_for_all_carry_the_bytes_of_all(size):
     assert np.bincount(sources, minlength=256).min() > 0
 
 
-def test_rails_spare_the_cables_above_the_leaves():
-    with_rails, without = (
-        estimate(built("plan.pp=8", "plan.dp=32", ratio=8.0, rails=rails, below=4 if not rails else 32)).step_time_s
-        for rails in (True, False)
-    )
-    assert with_rails < without
-
-
-def test_hashed_flows_collide_and_more_of_them_less():
-    one, many = (
-        share(built(f"cluster.network.subflows={flows}", routing="ecmp").cluster, 8, 32, "chain") for flows in (1, 16)
-    )
-    assert one < many < 1.0
-
-
 def test_the_answer_says_what_switches_leave():
     slow, free = (estimate(built("plan.pp=8", "plan.dp=32", ratio=ratio)) for ratio in (4.0, 1.0))
     said = next(line for line in slow.assumptions if "switches leave this share" in line)

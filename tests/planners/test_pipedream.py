@@ -182,26 +182,6 @@ def test_a_straight_pipeline_is_the_schedule_of_the_house():
     assert ours.actions == build_order("pipedream", 3, 1, 8, batches=1).actions
 
 
-def test_unequal_stages_of_the_schedules_without_flush():
-    """Explicit layouts under both: the period is the slowest stage's, whatever the others take."""
-    scenario = load_scenario(ROOT / "scenarios/megatron-2021/39.1b.yaml", ["plan.zero_stage=0", "plan.recompute=none"])
-    for schedule in ("pipedream", "pipedream_2bw"):
-        plan = scenario.plan.replace(schedule=schedule, pp=4, dp=16, pipeline_layout="Et*8|t*12|t*20|t*8L")
-        unequal = scenario.replace(plan=plan)
-        answer = estimate(unequal)
-        busiest = max(answer.timeline.program.costs.forward_s + answer.timeline.program.costs.backward_s)
-        least = busiest * answer.num_microbatches
-        assert least < answer.step_time_s < 1.1 * least + 4 * answer.num_microbatches * updates(answer)
-        even = estimate(scenario.replace(plan=plan.replace(pipeline_layout="Et*12|(t*12|)*2t*12L")))
-        assert even.step_time_s < answer.step_time_s
-        assert estimate(unequal, "des").step_time_s == pytest.approx(answer.step_time_s, rel=1e-9)
-
-
-def updates(answer):
-    costs = answer.timeline.program.costs
-    return max(costs.optimizer_s + costs.reduce_s)
-
-
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [

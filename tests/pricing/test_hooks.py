@@ -1,25 +1,20 @@
 """Hooks of DeepSpeed's stage 3 around experts that a loop visits one by one."""
 
 import pytest
+from asked import asked
 
 from sim import estimate
 from sim.pricing.cells import plans_of
 from sim.pricing.zero import HOOK_LAUNCHES, hooked_s
-from sim.specs.loading import build_scenario
 
 LAYERS = 4
 
 
 def scenario(version, zero_stage=3, recompute="full", **stack):
-    return build_scenario(
-        {
-            "model": {"preset": "qwen3-30b-a3b", "num_layers": LAYERS},
-            "cluster": {"preset": "superpod-a100", "num_nodes": 2},
-            "plan": {"dp": 16, "ep": 1, "zero_stage": zero_stage, "microbatch_size": 1, "recompute": recompute},
-            "training": {"sequence_length": 2048, "global_batch_size": 16, "precision": "bf16"},
-            "stack": {"framework": "deepspeed", "version": version, **stack},
-        },
-        where="hooks",
+    model, cluster = {"preset": "qwen3-30b-a3b", "num_layers": LAYERS}, {"preset": "superpod-a100", "num_nodes": 2}
+    plan = {"dp": 16, "ep": 1, "zero_stage": zero_stage, "microbatch_size": 1, "recompute": recompute}
+    return asked(
+        model, cluster, plan, stack={"framework": "deepspeed", "version": version, **stack}, batch=16, sequence=2048
     )
 
 

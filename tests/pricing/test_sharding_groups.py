@@ -8,14 +8,12 @@ from counts import layer_expert_params
 from hypothesis import given
 from hypothesis import strategies as st
 from open_space import search
-from scored import score_all, shipped_runs
 
 from flopcast_calibration.readers.training_runs import read_run
 from sim import build_scenario, estimate, simulate
-from sim.costs.collectives import all_gather, all_reduce, reduce_scatter
+from sim.costs.collectives import all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
 from sim.foreign.importers import Given, import_text
-from sim.network.placement import place_group
 from sim.network.ranks import members_of
 from sim.pricing.cells import plans_of
 from sim.pricing.zero import move_seconds, reduced_to_shards
@@ -91,26 +89,6 @@ def test_what_moves_is_counted_and_priced_alike():
     weights = sum(each.count * each.nbytes for each in inside) * 7 / 8
     gradients = sum(each.count * each.nbytes for each in between) * 2 * 3 / 4
     assert sent == pytest.approx(weights + gradients)
-
-
-@pytest.mark.parametrize(("tp", "size", "members", "count"), [(1, 8, 8, 4), (2, 4, 4, 4), (1, 16, 8, 2), (2, 8, 4, 2)])
-def test_neighbours_shard_together(tp, size, members, count):
-    scenario = built(f"plan.tp={tp}", f"plan.dp={32 // tp}", f"plan.sharding_group={size}")
-    plan, cluster = scenario.plan, scenario.cluster
-    inside, between = (place_group(kind, plan, cluster, size) for kind in ("shards", "between"))
-    assert (inside.size, inside.per_domain) == (size, members)
-    assert (between.size, between.per_domain) == (count, 1)
-    assert inside.size * between.size == place_group("shards", plan, cluster).size
-
-
-SLOW = "cluster.inter_node_bandwidth=20 Gbit/s"
-
-
-def test_gathers_stay_in_a_node():
-    """What groups of a node's GPUs are for: on a slow network the weights do not cross it."""
-    whole, grouped = (plans_of(built(SLOW, f"plan.sharding_group={size}")).layouts for size in ("", 8))
-    fabric = plans_of(built(SLOW)).costs.fabric
-    assert all_gather(1e9, grouped.shards, fabric) < 0.2 * all_gather(1e9, whole.shards, fabric)
 
 
 @pytest.mark.parametrize(
@@ -189,16 +167,6 @@ def test_a_search_shards_in_the_scenarios_groups(changes):
     assert all(plan.num_replicas % 8 == 0 for plan in plans)
     with pytest.raises(InfeasiblePlan, match=r"no plan on 2 GPUs shards in groups of plan\.sharding_group = 8"):
         search(scenario, gpus=(2, 2))
-
-
-@pytest.mark.thorough
-def test_published_runs_of_hybrid_sharding():
-    """fms-fsdp's 7B on 128 A100 and 96 H100, which were not modelled when values were set."""
-    found = score_all([run for run in shipped_runs() if run.choices and run.choices[0].plan.sharding_group])
-    assert len(found) == 2
-    for item in found:
-        assert abs(item.error) < 0.15
-        assert item.covered
 
 
 def test_rows_and_configurations_that_name_it(run_row):

@@ -37,17 +37,6 @@ def test_what_jobs_of_the_fit_lose_is_in_the_rates():
     assert estimate(of_gpus(128, "cluster.gpu_spread=0")).breakdown.seconds["stragglers"] == 0
 
 
-@pytest.mark.thorough  # tests/validation/test_claims.py asks it in one number
-def test_405b_loses_three_percent_from_2048_to_98304_gpus():
-    # MegaScale, arXiv:2402.15627, Llama 3, arXiv:2407.21783, and PRISM, arXiv:2510.15596: 3 to 10 %.
-    few, many = (estimate(of_gpus(gpus)) for gpus in (2048, 98304))
-    assert many.step_time_s / few.step_time_s - 1 == pytest.approx(0.03, rel=0.2)
-    assert 0.06 < few.breakdown.shares()["stragglers"] < many.breakdown.shares()["stragglers"] < 0.12
-    assert any("cluster.gpu_spread" in line for line in many.assumptions)
-    alike = [estimate(of_gpus(gpus, "cluster.gpu_spread=0")).step_time_s for gpus in (2048, 98304)]
-    assert alike[1] / alike[0] - 1 < 0.005
-
-
 def test_weak_scaling_of_llama_70b_on_dgx_cloud():
     # DGX Cloud 25.01 to 25.04: from 64 to 2,048 H100 70B loses 1.8, 3.5, 1.6, 5.1, 0 and 2.9 %, 2.5 in the mean.
     growth = log(1 + float(slowdown(np.array(2048), 0.03, 64)))

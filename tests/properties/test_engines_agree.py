@@ -8,7 +8,6 @@ from strategies import orders
 
 from sim.breakdown import CAUSES, break_down
 from sim.engines import ENGINES, Program, run
-from sim.errors import SpecError
 from sim.schedules import build_order, get_schedule, schedule_names
 
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
@@ -135,9 +134,3 @@ def test_a_gather_hides_behind_no_more_than_the_forward_there_is(costs_of):
     costs = costs_of(2, [1] * 2, [2] * 2, gather_s=[100.0] * 2, hidden_share=1.0)
     timeline = run(program_of(order, costs, hide_gather=True))
     assert (timeline.exposed_gather_s >= 100 - 4 * 1 - 1e-9).all()
-
-
-def test_unknown_engine_names_the_nearest(costs_of):
-    order = build_order("gpipe", 1, 1, 1)
-    with pytest.raises(SpecError, match="did you mean 'des'"):
-        step(order, costs_of(1, [1.0], [2.0]), "dse")

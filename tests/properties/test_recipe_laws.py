@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from asked import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from sim.estimate import estimate
 from sim.pricing.cells import plans_of
 from sim.pricing.deal import HELD
 from sim.pricing.zero import visit_moves, visit_seconds
-from sim.specs import ModelSpec, ParallelPlan, build_scenario
+from sim.specs import ModelSpec, ParallelPlan
 from sim.work.layers import deal_stages
 from sim.work.sums import hardware_flop, model_flop
 
@@ -19,16 +20,12 @@ FEW = settings()
 def scenario_of(precision="bf16", stack="megatron-core", model=None, training=None, **plan):
     """A small model on H100, its plan and stack given."""
     description = {"num_layers": 8, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "gated_mlp": True}
-    return build_scenario(
-        {
-            "model": {**description, "max_sequence_length": 65536, **(model or {})},
-            "cluster": {"node": "dgx-h100", "num_nodes": 4, "name": "four nodes"},
-            "plan": plan,
-            "training": {"global_batch_size": 16, "sequence_length": 8192, "precision": precision, **(training or {})},
-            "stack": stack,
-            "profile": "h100",
-        }
+    cluster, model = (
+        {"node": "dgx-h100", "num_nodes": 4, "name": "four nodes"},
+        {**description, "max_sequence_length": 65536, **(model or {})},
     )
+    training = {"batch": 16, "sequence": 8192, "precision": precision, **(training or {})}
+    return asked(model, cluster, plan, stack=stack, profile="h100", **training)
 
 
 @st.composite

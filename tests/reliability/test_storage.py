@@ -6,29 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import simulate_goodput
 from rows import rows
 
 from sim.costs.collectives import Fabric, all_gather, broadcast
 from sim.errors import SpecError
 from sim.network.placement import Group
-from sim.reliability.goodput import Checkpoints, Failures, best_interval, goodput
+from sim.reliability.goodput import Checkpoints, Failures, goodput
 from sim.reliability.state import evenly, state_of
-from sim.reliability.storing import (
-    STAGING_S,
-    Storage,
-    data_loading,
-    even_storing,
-    require_pause,
-    storing_of,
-)
+from sim.reliability.storing import STAGING_S, Storage, even_storing, require_pause, storing_of
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
 from sim.work.sums import total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TRILLION, LLAMA = SCENARIOS / "gpt-1t-3072-a100.yaml", SCENARIOS / "llama3-405b-16384-h100.yaml"
-QWEN = SCENARIOS / "qwen3-235b-a22b-256-h100.yaml"
 
 PUBLISHED = {
     "Megatron-LM's trillion, checkpoint [TB]": (13.8, lambda: trillion().checkpoint_bytes / 1e12, 0.03),
@@ -211,20 +202,6 @@ def test_in_the_background_is_no_slower_at_the_same_interval(write, share, inter
         assert drains >= waits
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_formula_is_what_the_failures_play_on_a_machine(asynchronous):
-    storing, gpus = trillion(), 3072
-    failures = Failures(gpu_mtbf_s=3e6 * gpus / 100, load_s=storing.load.seconds)
-    pause = storing.pause_s if asynchronous else storing.blocking_s
-    interval = float(best_interval(pause, failures.gpu_mtbf_s / gpus))
-    drain = storing.write_s if asynchronous else 0.0
-    checkpoints = Checkpoints(max(interval, drain - pause), pause, drain)
-    formula = goodput(gpus, checkpoints, failures)
-    played = simulate_goodput(gpus, checkpoints, failures, num_failures=200_000, seed=3)
-    assert formula.useful == pytest.approx(played.useful, rel=0.01)
-    assert formula.restarts == pytest.approx(played.restarts, rel=0.01)
-
-
 def test_units_of_storage_grow_with_the_nodes():
     """RA-11333-001 V11, table 6: 40 and 20 GB/s a scalable unit, 160 and 80 of four; 8 and 4 a node."""
     pod = ClusterSpec.read(resolve("superpod-h100", "cluster"), "cluster")
@@ -256,17 +233,6 @@ def test_what_host_memory_cannot_hold_is_waited_for():
     assert pause(host_memory_bytes=2 * nbytes) == pytest.approx(copy)
 
 
-def test_data_are_far_from_a_limit_until_tokens_are_large():
-    scenario = load_scenario(TRILLION)
-    storing = trillion()
-    text = data_loading(scenario, 62e3, storing)
-    assert text.bytes_per_s == 62e3 * 2 * 2  # numbers of 16 bits, for the first and the last stage
-    assert text.slowdown == 1.0
-    video = scenario.replace(training=scenario.training.replace(bytes_per_token=1e8))
-    assert data_loading(video, 62e3, storing).slowdown == pytest.approx(62e3 * 2e8 / 1e12)
-    assert data_loading(load_scenario(LLAMA), 1.0, storing).bytes_per_s == 8.0  # a vocabulary beyond 16 bits
-
-
 def test_what_is_not_known_is_said():
     bare = {"preset": "ethernet-25", "node": {"preset": "dgx-1v", "host_link_bandwidth": None}}
     cluster = ClusterSpec.read(resolve(bare, "cluster"), "cluster")
@@ -291,13 +257,10 @@ def test_what_is_not_known_is_said():
             lambda: Storage(1e9, 1e9, capacity_bytes=1e9).write_s(2e9, 1e9),
             "a checkpoint of 2.00 GB is more than the storage holds, 1.00 GB; raise cluster.storage.capacity",
         ),
-        (
-            lambda: question(cluster={"preset": "selene", "storage": {"write_share": 1.4}}),
-            "cluster.storage.write_share = 1.4",
-        ),
+        (lambda: question(cluster={"preset": "selene", "storage": {"write_share": 1.4}}), "cluster.storage.write_share = 1.4"),
         (lambda: question(cluster={"preset": "selene", "storage": {"read_bandwidth": 5}}), "5 has no unit"),
     ],
-)
+)  # fmt: skip
 def test_the_impossible_is_refused(ask, says):
     with pytest.raises(SpecError) as error:
         ask()

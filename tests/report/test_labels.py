@@ -78,17 +78,6 @@ def test_a_sweep_draws_what_its_objective_counts(small, objective, counts):
     assert panel.lines[0].get_ydata() == pytest.approx([count(point.best.answer) for point in swept.points])
 
 
-@pytest.mark.thorough
-def test_two_axes_are_a_line_each_value_of_the_first(small):
-    swept = sweep(small, ["cluster.node.gpu.memory=20..80GB:4", "plan.tp=1,2,4,8"], confirm=1)
-    (panel,) = swept.plot().axes
-    drawn = np.array([line.get_ydata() for line in panel.lines[:4]]).ravel()
-    times = [np.nan if point.best is None else point.best.answer.step_time_s for point in swept.points]
-    np.testing.assert_allclose(drawn, times)
-    names = [text.get_text() for text in panel.get_legend().get_texts()]
-    assert names[:4] == [f"cluster.node.gpu.memory {words}" for words in ("20 GB", "40 GB", "60 GB", "80 GB")]
-
-
 def test_where_memory_is_the_objective_bars_are_coloured_by_what_takes_it(small):
     result = search(small, objective="memory_headroom", top=1, confirm=1)
     figure = draw_sensitivity(result, sensitivity(result))

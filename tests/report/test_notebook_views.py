@@ -19,11 +19,7 @@ def answer(scenarios):
 @pytest.fixture(scope="module")
 def shown(answer):
     report = validation_report()
-    return {
-        "estimate": answer,
-        "search": search(answer.scenario, confirm=3, top=3),
-        "validation": report,
-    }
+    return {"estimate": answer, "search": search(answer.scenario, confirm=3, top=3), "validation": report}
 
 
 @pytest.mark.thorough

@@ -56,13 +56,6 @@ def test_depth_0_is_the_sum_of_its_parts(make_pool, make_samples):
     assert period.seconds == pytest.approx(batch_time(pool, samples) + 2.0 + 10.0 + 1.0)
 
 
-def test_depth_1_waits_for_nothing_where_the_longest_response_takes_no_longer_than_training(make_pool, make_samples):
-    pool, samples = make_pool(), make_samples()
-    training = 1.05 * batch_time(pool, samples)
-    period = period_of(pool, samples, training, depth=1)
-    assert (period.seconds, period.limit) == (training, "training")
-
-
 def test_a_batch_takes_at_least_its_longest_response_and_its_throughput(make_pool, make_samples):
     samples = make_samples(prompts=64)
     alone = float(make_pool().engine.decode_s(1, 200)) * expected_longest(samples.lengths, samples.responses)
@@ -96,11 +89,7 @@ def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, 
 
 
 @LAWS
-@given(
-    training=st.floats(0.5, 40),
-    depth=st.integers(0, 4),
-    running=st.sampled_from([8, 64, 1024]),
-)
+@given(training=st.floats(0.5, 40), depth=st.integers(0, 4), running=st.sampled_from([8, 64, 1024]))
 def test_more_depth_is_never_slower(make_pool, make_samples, training, depth, running):
     pool, samples = make_pool(4, running), make_samples()
     less, more = (period_of(pool, samples, training, 0.3, depth=each).seconds for each in (depth, depth + 1))
@@ -123,10 +112,7 @@ def test_more_rollout_gpus_are_never_slower(make_pool, make_samples, training, g
 
 @LAWS
 @given(
-    training=st.floats(0.5, 40),
-    mean=st.floats(100, 1500),
-    factor=st.floats(1.0, 1.8),
-    depth=st.sampled_from([0, 1, 3]),
+    training=st.floats(0.5, 40), mean=st.floats(100, 1500), factor=st.floats(1.0, 1.8), depth=st.sampled_from([0, 1, 3])
 )
 def test_longer_responses_are_never_faster(make_pool, make_samples, training, mean, factor, depth):
     pool, loop = make_pool(), {"training_s": training, "sync_s": 0.3, "depth": depth}

@@ -153,22 +153,10 @@ def test_gpus_without_8_bits_multiply_in_16(qwen):
     [
         (lambda s, b: split_step(s, b, 0), SpecError, "rollout_gpus = 0"),
         (lambda s, b: split_step(s, b, 200), SpecError, "take at most 96, or set cluster.num_nodes to 29"),
-        (
-            lambda s, b: split_step(s, b, 30, inference=Inference(tp=4)),
-            SpecError,
-            "does not divide the 30 rollout GPUs; take 28",
-        ),
+        (lambda s, b: split_step(s, b, 30, inference=Inference(tp=4)), SpecError, "does not divide the 30 rollout GPUs; take 28"),
         (lambda s, b: split_step(s, b, 8, inference=Inference(tp=1, memory_share=0.7)), InfeasiblePlan, "does not fit"),
-        (
-            lambda s, b: split_step(s, b, 1, inference=Inference(memory_share=0.7)),
-            InfeasiblePlan,
-            "take a larger rollout tp",
-        ),
-        (
-            lambda s, b: split_step(s, replace(b, prompt_tokens=4000.0), 8),
-            SpecError,
-            "set that to 14,336, or lower the longest",
-        ),
+        (lambda s, b: split_step(s, b, 1, inference=Inference(memory_share=0.7)), InfeasiblePlan, "take a larger rollout tp"),
+        (lambda s, b: split_step(s, replace(b, prompt_tokens=4000.0), 8), SpecError, "set that to 14,336, or lower the longest"),
         (lambda s, b: best_split(s, b, 2), SpecError, "Take at least 3"),
         (lambda s, b: best_split(s, b, 500), SpecError, "500 GPUs are more than the 128"),
         (lambda s, b: Inference(weights="int3"), SpecError, "rollouts have no weights in 'int3'"),
@@ -176,7 +164,7 @@ def test_gpus_without_8_bits_multiply_in_16(qwen):
         (lambda s, b: Recipe(updates=0), SpecError, "updates = 0"),
         (lambda s, b: Recipe(depth=-1), SpecError, "depth = -1"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused(qwen, batch, ask, error, says):
     with pytest.raises(error) as found:
         ask(qwen, batch)

@@ -63,12 +63,7 @@ def test_without_a_machine_a_plan_compares_those_that_have_a_price(some, monkeyp
     assert alone["memory"]["available_bytes"] == 79.11 * 2**30  # as drivers report an H100
 
 
-DEFAULTS = {
-    "--batch": "2M",
-    "--seq": "4k",
-    "--framework": "torchtitan",
-    "--precision": "bf16",
-}
+DEFAULTS = {"--batch": "2M", "--seq": "4k", "--framework": "torchtitan", "--precision": "bf16"}
 """Options of which a default is an assumption, and what fills them."""
 
 
@@ -114,14 +109,6 @@ def test_the_fewest_gpus_that_end_in_time_are_those_that_plan_prices_so():
     assert within["seconds"] == 20 * 86400
 
 
-def test_fewer_gpus_between_usual_sizes_are_found():
-    """A 70B model in 42 days: 96 and 112 nodes are usual sizes, and fewer than 112 end in time."""
-    words = "plan llama3-70b --gpu h100 --tokens 3T"
-    within = answer(words, "--within", "42 d")["within"]
-    assert 768 < within["num_gpus"] < 896
-    assert answer(words, "--gpus", str(within["num_gpus"] - 16))["training"]["days"] > 42.0
-
-
 def test_a_profile_is_taken_for_the_gpu_that_it_was_made_for(tmp_path):
     file, words = tmp_path / "mine.yaml", "plan llama3-8b --gpus 8 --profile"
     file.write_text("preset: h100\nname: mine\ngemm: {max_efficiency: 0.5}\n", encoding="utf-8")
@@ -158,12 +145,6 @@ def test_a_deadline_that_is_far_too_short_says_how_many_gpus_the_peak_rate_would
     assert re.match(r"no run ends within 1\.00 s: it would take [\d,]+ GPUs or more", str(result.exception))
 
 
-def test_overrides_change_the_scenario_and_keep_fields_of_the_plan():
-    found = answer(PLAN, "-s", "plan.tp=4", "-s", "cluster.node.nic_bandwidth=100 Gbit/s")
-    assert found["plan"]["tp"] == 4
-    assert "a node has 8 network cards of 100 Gbit/s" in " ".join(found["assumptions"])
-
-
 def test_nodes_are_paid_for_whole_where_a_job_takes_several():
     found = answer("plan qwen3-4b --gpu h100 --gpus 100 --tokens 100B")
     training = found["training"]
@@ -171,12 +152,6 @@ def test_nodes_are_paid_for_whole_where_a_job_takes_several():
     assert "all 104 GPUs of the nodes are paid for, although the plan uses 100" in found["assumptions"]
     one = answer("plan qwen3-4b --gpu h100 --gpus 4 --tokens 100B")["training"]
     assert one["gpu_hours"] == pytest.approx(4 * 24 * one["days"])
-
-
-def test_another_name_of_a_framework_is_said():
-    found, proper = (answer(PLAN, "--framework", name) for name in ("megatron", "megatron-lm"))
-    assert found["step_time_s"] == proper["step_time_s"]
-    assert "megatron is another name for megatron-lm; its latest version is taken" in found["assumptions"]
 
 
 @rows(
@@ -224,11 +199,6 @@ def test_what_fits_and_how_fast_it_is_estimate_says(found):
             search(QWEN.scenario(gpu, gpus), gpus=(gpus, gpus))
 
 
-def test_offers_come_cheapest_first(found):
-    ranks = [offer.rank for offer in found.offers]
-    assert ranks == sorted(ranks)
-
-
 def test_a_price_of_ones_own_is_proportional():
     listed, own = (offered(QWEN, "h100-sxm-80gb", 8, terms=terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
     assert own.planned.run.cost == pytest.approx(listed.planned.run.cost * 1.33 / 3.99)
@@ -256,56 +226,11 @@ def test_every_change_that_is_named_makes_it_fit(most):
         assert isinstance(run(TUNE, "--gpus", "2", *change.split()).exception, InfeasiblePlan)
 
 
-@pytest.mark.thorough
-def test_a_price_of_ones_own_is_not_that_of_another_card():
-    """The cheapest H100 of the list costs 3.99 an hour, whatever one pays for a 4090."""
-    remedies = tune(QWEN, "rtx-4090-24gb", 2, Terms(price=Price(0.01))).remedies
-    for words, offer in remedies:
-        hourly = offer.planned.run.cost / offer.planned.run.gpu_hours
-        assert hourly == pytest.approx(price_list()[offer.gpu]["price"] if words.startswith("--gpu ") else 0.01)
-
-
-@pytest.mark.thorough
-def test_where_no_change_is_enough_adapters_go_with_another():
-    unfit = tune(FineTuning("llama3-405b", samples=1e4), "h100-sxm-80gb", 2)
-    remedies, useless = unfit.remedies, unfit.useless
-    assert {word.split()[0] for word in useless} == {
-        "--lora",
-        "--qlora",
-        "--offload",
-        "--framework",
-        "--seq",
-        "--gpus",
-        "a",
-    }
-    assert remedies
-    assert all(words.startswith("--qlora --") for words, _ in remedies)
-    assert all(estimate(offer.planned.answer.scenario).fits for _, offer in remedies)
-
-
 def test_without_the_limit_adapters_beside_4_bits_may_be_what_fits():
     asked = FineTuning("qwen2.5-32b", samples=1e3, rank=8, memory_limit_bytes=16e9)
     found = [words for words, _ in tune(asked, "rtx-a6000-48gb", 1).remedies]
     assert "--qlora without --memory-limit" in found
     assert "without --memory-limit" not in found
-
-
-def test_kernels_of_liger_are_named_where_they_are_faster():
-    says, found = "Add --framework deepspeed-liger", "finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1 --lora"
-    assert says in run(found).stdout
-    assert says not in run(f"{found} --framework deepspeed-liger").stdout
-
-
-@pytest.mark.thorough
-def test_lora_may_stand_without_a_rank():
-    def rank(*words):
-        found = answer("finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1", *words)
-        notes = [note for note in found["answer"]["assumptions"] if note.startswith("adapters of rank ")]
-        return int(notes[0].split()[3]) if notes else 0
-
-    assert (rank("--lora"), rank("--lora", "64"), rank("--lora", "--epochs", "1")) == (8, 64, 8)
-    plain = run("finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1 --json")
-    assert isinstance(plain.exception, InfeasiblePlan)  # all weights do not fit
 
 
 @rows(

@@ -1,7 +1,5 @@
 """The shortest run: the frontier holds what it says, limits are found by taking causes away, the impossible says so."""
 
-import json
-
 import numpy as np
 import pytest
 from open_space import search
@@ -103,29 +101,6 @@ def test_limits_are_what_taking_the_cause_away_saves(frontier):
     assert limit_of({"batch": 0.3, "network": 0.1}, 0.95) == "GPUs"
 
 
-def test_a_slow_network_and_little_memory_are_what_limits():
-    slow = question({"preset": "ethernet-25", "inter_node_bandwidth": "1 Gbit/s"})
-    held_back = shortest(
-        slow, goal_of(7.5e9, tokens=20e9, critical_batch=1e9), gpus=(8, 64), batches=(64,), layered=False
-    )
-    assert held_back.fastest.limit == "network"
-    tiny = {
-        "preset": "selene",
-        "node": {"preset": "dgx-a100-80gb", "gpu": {"preset": "a100-sxm-80gb", "memory": "16 GB"}},
-    }
-    goal = goal_of(7.5e9, tokens=20e9, critical_batch=1e9)
-    tight = shortest(question(tiny), goal, gpus=(8, 16), batches=(64,), layered=False)
-    assert tight.fastest.losses["memory"] > 0.05
-    roomy = shortest(question(), goal, gpus=(8, 16), batches=(64,), layered=False)
-    assert roomy.fastest.losses["memory"] < 0.05
-
-
-def test_without_a_critical_batch_the_batch_does_not_limit():
-    free = shortest(question(), goal_of(7.5e9, tokens=20e9, critical_batch=1e15), gpus=(32, 64), batches=(64, 256))
-    assert free.fastest.losses["batch"] < 0.02
-    assert free.fastest.run.tokens == pytest.approx(20e9)
-
-
 def test_what_cannot_be():
     with pytest.raises(
         InfeasiblePlan, match=r"nearest numbers that can be made are 3,072"
@@ -137,55 +112,6 @@ def test_what_cannot_be():
     never = Terms(Failures(gpu_mtbf_s=60.0))
     with pytest.raises(InfeasiblePlan, match="failures come faster than checkpoints"):
         shortest(question(), GOAL, gpus=(64, 64), batches=(64,), terms=never, layered=False)
-
-
-def test_storage_of_units_is_that_of_each_size():
-    """Of the frontier's sizes each writes to as many units of storage as it has; a whole machine's file system stays."""
-    pod = shortest(question("superpod-h100", profile="h100"), GOAL, gpus=(32, 512), batches=(256,), layered=False)
-    rates = {point.run.num_gpus: point.run.storing.checkpoint_bytes / point.run.storing.write_s for point in pod.points}
-    assert rates[512] == pytest.approx(40e9)  # two units of 32 nodes
-    assert rates[256] == pytest.approx(20e9)
-    assert rates[32] == pytest.approx(4 * 4e9)  # four nodes, whose clients write 4 GB/s each
-    whole = shortest(question(), GOAL, gpus=(64, 128), batches=(256,), layered=False)
-    for point in whole.points:
-        assert point.run.storing.checkpoint_bytes / point.run.storing.write_s == pytest.approx(273e9)
-    assert whole.fastest.run.failures.load_s > 0
-
-
-def test_a_gpu_of_unknown_power_and_no_fp32():
-    small = ("gpt2-1.2b", "--cluster", "dgx-2h-superpod", "--tokens", "2B", "--gpus", "16..32", "--batches", "256")
-    small += ("-s", "cluster.node.max_power=null")
-    answer = json.loads(ask(*small, "--no-layered", "--json"))
-    assert any(
-        line.startswith("energy is left out: the power of dgx-2h is not known") for line in answer["assumptions"]
-    )
-    assert answer["fastest"]["energy_j"] is None
-
-
-def test_a_mixture_of_experts():
-    """Experts are dealt over a node's GPUs, which the answer says, and every plan shown fits."""
-    asked = question("superpod-h100", model="qwen3-30b-a3b", profile="h100", stack="megatron-core")
-    goal = goal_of(30.5e9, tokens=20e9, critical_batch=512 * 1024.0)
-    found = shortest(asked, goal, gpus=(32, 64), batches=(256,))
-    assert {point.answer.scenario.plan.ep for point in found.points} == {8}
-    assert {point.answer.scenario.plan.cp for point in found.points} == {1}
-    assert all(point.answer.fits for point in found.points)
-    assert any("experts dealt over 8 GPUs" in said for said in found.assumptions)
-    assert any("layered schedules by a bound" in said for said in found.assumptions)
-
-
-@pytest.mark.thorough
-def test_layered_plans_of_experts_on_a_slow_network():
-    """They reduce a layer once a step beside a whole backward: no slower than without, and here faster."""
-    slow = {"preset": "ethernet-25", "inter_node_bandwidth": "10 Gbit/s"}
-    asked = question(slow, model="qwen3-30b-a3b", profile="a100", stack="lamy-poirier")
-    goal = goal_of(30.5e9, tokens=20e9, critical_batch=512 * 1024.0)
-    usual, layered = (
-        shortest(asked, goal, gpus=(64, 64), batches=(256,), layered=each).fastest for each in (False, True)
-    )
-    assert layered.run.wall_s < usual.run.wall_s * 0.98
-    assert layered.answer.scenario.plan.schedule in ("breadth_first", "modular")
-    assert layered.answer.scenario.plan.ep == 8
 
 
 def test_plans_that_the_framework_cannot_run_are_named():
@@ -216,20 +142,6 @@ def ask(*arguments):
 
 
 SMALL = ("gpt-7.5b", "--cluster", "selene", "--tokens", "20B", "--gpus", "32..64", "--batches", "256", "--no-layered")
-
-
-@pytest.mark.thorough
-def test_the_command(tmp_path):
-    printed = ask(*SMALL, "--within", "30 d", "--png", tmp_path / "a.png")
-    assert all(len(line) <= 80 for line in printed.splitlines())
-    assert "…" not in printed
-    assert "Shortest" in printed
-    assert "In time" in printed
-    assert (tmp_path / "a.png").stat().st_size > 30_000
-    answer = json.loads(ask(*SMALL, "--budget", "1M", "--json"))
-    assert answer["budget"]["days"] == answer["fastest"]["days"]
-    assert answer["frontier"][-1]["num_gpus"] == 64
-    assert answer["fastest"]["losses"].keys() == {"batch", "memory", "bubble", "network", "latency", "failures"}
 
 
 @pytest.mark.parametrize(

@@ -144,24 +144,16 @@ def test_a_loss_takes_more_data_at_a_large_batch():
         train(scenario.replace(training=scenario.training.replace(tokens=None)))
 
 
-def test_a_time_gives_the_tokens_that_it_takes_in():
-    tokens = train(GPT3, within_s=28 * 86400.0).run.tokens
-    assert train(GPT3, tokens=tokens).run.wall_s == pytest.approx(28 * 86400.0)
-    with pytest.raises(SpecError, match="leave --tokens and --loss out"):
-        train(GPT3, within_s=1e6, tokens=1e12)
-
-
 def test_a_given_time_leaves_the_tokens_open():
     found = train(GPT3, within_s=28 * 86400.0)
+    assert train(GPT3, tokens=found.run.tokens).run.wall_s == pytest.approx(28 * 86400.0)
     assert [each.wall_s for each in (found.low, found.high)] == pytest.approx([28 * 86400.0] * 2)
-    shorter, longer = (end / found.answer.step_time_s for end in found.answer.step_time_interval_s)
-    assert found.low.tokens == pytest.approx(found.run.tokens / shorter)
-    assert found.high.tokens == pytest.approx(found.run.tokens / longer)
-    least, most = found.to_dict()["intervals"]["tokens"]
-    assert least < found.run.tokens < most
-    printed = ask(SCENARIOS / "gpt3-175b-1024-a100.yaml", "--within", "28 d")
-    assert "as given" in printed
-    assert re.search(r"Tokens +\S+ +90 %: \S+ to \S+", printed)
+    ends = [found.run.tokens * found.answer.step_time_s / end for end in found.answer.step_time_interval_s]
+    assert [found.low.tokens, found.high.tokens] == pytest.approx(ends)
+    assert found.to_dict()["intervals"]["tokens"] == sorted(ends)
+    assert re.search(r"Tokens +\S+ +90 %: \S+ to \S+", ask(GPT3, "--within", "28 d"))
+    with pytest.raises(SpecError, match="leave --tokens and --loss out"):
+        train(GPT3, within_s=1e6, tokens=1e12)
 
 
 def ask(*arguments):
@@ -206,19 +198,16 @@ def test_a_node_of_unknown_power_leaves_out_the_energy_alone():
     assert known["days"] == answer["days"]
 
 
-def test_the_trillions_checkpoint_and_restart():
-    """13.8 TB, saved at 273 GB/s (50.5 s), read at 1 TB/s (13.8 s): Narayanan et al. 2021, section 5.10."""
-    answer = json.loads(ask(TRILLION, "--json"))
+def test_the_answer_says_how_checkpoints_and_restarts_are_made():
+    """Their seconds are the published ones in tests/reliability/test_storage.py."""
+    answer, storing = json.loads(ask(TRILLION, "--json")), train(load_scenario(TRILLION)).run.storing
     saved, restart = answer["checkpoint"], answer["restart"]
-    assert saved["bytes"] == pytest.approx(13.8e12, rel=0.03)
-    assert saved["write_s"] == answer["checkpoint_blocking_s"] == pytest.approx(50.5, rel=0.03)
+    assert saved["write_s"] == answer["checkpoint_blocking_s"] == storing.write_s
     assert saved["limit"] == "file system"
-    assert restart["loads"]["one"]["read_s"] == pytest.approx(13.8, rel=0.03)
     assert restart["load_s"] == pytest.approx(min(sum(load.values()) for load in restart["loads"].values()))
     assert restart["seconds"] == restart["startup_s"] + restart["load_s"]
-    assert saved["asynchronous"]["goodput"] > answer["goodput"]
     background = json.loads(ask(TRILLION, "--asynchronous", "--json"))
-    assert background["days"] == pytest.approx(saved["asynchronous"]["days"])
+    assert answer["goodput"] < background["goodput"] == pytest.approx(saved["asynchronous"]["goodput"])
     assert background["checkpoint"]["drain_s"] == pytest.approx(saved["write_s"])
     assert 6 < background["checkpoint_blocking_s"] < 8
 

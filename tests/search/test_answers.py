@@ -1,6 +1,5 @@
 """What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -117,17 +116,6 @@ def test_a_rank_counts_what_has_run_faster():
     assert rank_plan(result, slow, steps=False).among[0].rank == number + 1
 
 
-@pytest.mark.thorough
-def test_costs_are_compared_on_as_many_gpus():
-    result = search(load_scenario(SMALL), gpus=(4, 16), objective="cost", top=1, confirm=8)
-    best = result.best[0].answer
-    (largest,) = (each for each in sensitivity(result) if (each.axis, each.value) == ("num_gpus", 16))
-    answer = largest.best.answer
-    assert answer.num_gpus == 16 != best.num_gpus
-    assert largest.loss == pytest.approx(answer.step_time_s * 16 / best.step_time_s / best.num_gpus - 1)
-    assert sum(largest.causes.values()) == pytest.approx(largest.loss * best.step_time_s)
-
-
 def test_plans_without_a_rank_say_why(small):
     scenario = load_scenario(SMALL)
     for changes, says in (
@@ -235,23 +223,6 @@ def run(*words):
     if outcome.exit_code:
         raise outcome.exception
     return outcome.output
-
-
-@pytest.mark.thorough
-def test_command(tmp_path):
-    shown = run("--why", "own")
-    for words in ("Why not the scenario's own plan?", "same techniques", "step by step"):
-        assert words in " ".join(shown.split())
-    asked = ("--objective", "days", "--set", "training.tokens=300e9", "--figure", str(tmp_path / "costs.png"))
-    data = json.loads(run("--json", "--sensitivity", "--why", "own", "plan.recompute=full", *asked))
-    assert (tmp_path / "costs.png").stat().st_size > 5000
-    days = [row["training_days"] for row in data["best"]]
-    assert days == sorted(days)
-    assert data["own"]["plan"]["recompute"] == "full"
-    assert data["own"]["loss"] == pytest.approx(data["own"]["step_time_s"] / data["best"][0]["step_time_s"] - 1)
-    assert sum(step["saved_s"] for step in data["own"]["steps"]) == pytest.approx(sum(data["own"]["losses_s"].values()))
-    assert {each["plans"] for each in data["own"]["among"]} > {"in all"}
-    assert {each["axis"] for each in data["sensitivity"]} >= {"tp", "pp"}
 
 
 def test_commands_that_make_no_sense(tmp_path):

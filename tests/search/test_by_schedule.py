@@ -1,7 +1,6 @@
 """The best plan of every schedule: bounds that hold, bests that are the best, and words about what is not."""
 
 import heapq
-import json
 import sys
 from collections import deque
 from dataclasses import replace
@@ -19,8 +18,6 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError, SpecError
 from sim.estimate import estimate
-from sim.report.search_questions import schedules_view
-from sim.report.terminal import console
 from sim.schedules import get_schedule, passes, schedule_names
 from sim.schedules.actions import B, F, I
 from sim.schedules.build import build_order
@@ -32,7 +29,7 @@ from sim.search.prices.formula import price_all
 from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity
-from sim.specs import ParallelPlan, load_scenario
+from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
 
 SMALL = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"
@@ -96,20 +93,6 @@ def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape):
                 assert lean <= plans.nbytes[plan] <= answer.largest.total * (1 + 1e-9), (name, answer.scenario.plan)
                 if not plans.schedule.candidates:  # it has one order
                     assert plans.nbytes[plan] == pytest.approx(answer.largest.total, rel=1e-9)
-
-
-def test_bounds_are_tight_where_pipelines_are_long():
-    """Over many micro-batches, where a search looks, a bound is within an eighth of the step."""
-    random = np.random.default_rng(4)
-    space = build_space(small(batch=192), (4, 4))
-    for name in schedule_names():
-        variant = spaces_under(space, name)[0]
-        plans = BoundedPlans(variant, "step_time", np.inf)
-        of_pp = np.flatnonzero((variant.columns.pp == 4)[plans.row])
-        of_pp = of_pp[plans.batch.num_microbatches[of_pp] >= 24]
-        for plan in random.choice(of_pp, size=min(2, len(of_pp)), replace=False).tolist():
-            answer = estimate(plans.scenario_of(plan))
-            assert plans.seconds[plan] >= 0.875 * answer.step_time_s, (name, answer.scenario.plan)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -402,43 +385,3 @@ def test_a_schedule_answers_where_no_priced_plan_fits():
 
 
 # The command
-
-
-def test_command(tmp_path):
-    best = tmp_path / "best.yaml"
-    words = ["search", str(SMALL), "--any-framework", "--top", "2", "--schedules", "zb_v,v_min", "-o", str(best)]
-    outcome = CliRunner().invoke(app, [*words, "--json"])
-    assert outcome.exit_code == 0, outcome.output
-    data = json.loads(outcome.output)
-    rows = data["schedules"]
-    assert {row["schedule"] for row in rows} == {"zb_v", "v_min"}
-    assert all(row["proven"] for row in rows)
-    first = min(row["step_time_s"] for row in rows)
-    assert data["best"][0]["step_time_s"] <= first
-    assert estimate(load_scenario(best)).step_time_s == pytest.approx(data["best"][0]["step_time_s"], rel=1e-12)
-    shown = CliRunner().invoke(app, words)
-    assert "Best of each schedule" in shown.output
-    assert isinstance(CliRunner().invoke(app, ["search", str(SMALL), "--schedules", "zbv"]).exception, ScheduleError)
-
-
-def test_the_table_is_as_wide_as_the_terminal(tiny, capsys):
-    result = search_schedules(tiny, "v_min,zb_interleaved,seq1f1b,hanayo,pipedream,dualpipe", most_runs=1)
-    for width in (60, 80, 120):
-        out = console()
-        out.width = width
-        out.print(schedules_view(result))
-        lines = capsys.readouterr().out.splitlines()
-        assert max(map(len, lines)) <= width
-        text = " ".join(" ".join(lines).split())
-        for each in result.schedules:
-            assert each.schedule in text
-        assert "pipedream*" in text
-
-
-def test_slices_of_sequences_keep_less_without_a_pipeline_too():
-    """Also where there is one rank: a search for memory must not leave those plans out."""
-    alone = load_scenario(SMALL).replace(plan=ParallelPlan())
-    lean = search_schedules(search(alone, gpus=(8, 8), objective="memory_headroom", top=1), "seq1f1b,1f1b")
-    sliced, whole = (each.best.answer for each in lean.schedules)
-    assert (sliced.scenario.plan.schedule, sliced.scenario.plan.pp) == ("seq1f1b", 1)
-    assert sliced.largest.total < whole.largest.total

@@ -1,19 +1,13 @@
 """Which context-parallel degrees are searched unasked, and that the answer says so."""
 
-import json
 import sys
-from pathlib import Path
 
 import pytest
+from asked import asked
 from open_space import search, sweep
-from typer.testing import CliRunner
 
-from sim.cli import app
 from sim.errors import InfeasiblePlan
 from sim.search.plans.layouts import context_degrees
-from sim.specs import build_scenario
-
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
 @pytest.mark.parametrize(
@@ -35,15 +29,7 @@ def test_pieces_are_not_shorter_than_8192_tokens(length, own, degrees):
 
 
 def small(length=32768, **plan):
-    return build_scenario(
-        {
-            "model": "llama3-8b",
-            "cluster": "superpod-h100",
-            "plan": {"dp": 8, **plan},
-            "training": {"global_batch_size": 32, "sequence_length": length, "precision": "bf16"},
-            "stack": "megatron-core",
-        }
-    )
+    return asked("llama3-8b", "superpod-h100", {"dp": 8, **plan}, batch=32, sequence=length)
 
 
 def searched(result):
@@ -61,15 +47,6 @@ def test_a_search_tries_them_and_says_so():
     assert searched(search(small(length=30720), top=1, confirm=1)) == [1, 2]  # 32,768 tokens would be cut in 4
     with pytest.raises(InfeasiblePlan, match="context-parallel degree 7: it must divide the sequence"):
         search(small(), context=(7,))
-
-
-def test_the_command_names_others():
-    words = ["search", str(SCENARIOS / "llama3-405b-16384-h100.yaml"), "-s", "plan.cp=[1,4]", "--gpus", "1024"]
-    words += ["--room", "none", "--top", "1", "--json"]
-    run = CliRunner().invoke(app, words)
-    assert run.exit_code == 0, run.output
-    stated = json.loads(run.output)["assumptions"]
-    assert any("cp 1 or 4, which leaves pieces of 2,048 tokens or more" in each for each in stated)
 
 
 def test_points_of_a_sweep_have_degrees_of_their_own(monkeypatch):

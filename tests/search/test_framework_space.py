@@ -167,30 +167,22 @@ def test_what_cannot_be_kept_says_why(words, says, scenarios):
     assert says in str(run.exception), str(run.exception)
 
 
-def test_command(scenarios, tmp_path):
-    """The example of a user: what is set is kept, the GPUs stay as many, and the best plan is written and exported."""
-    file, best = str(scenarios / "gpt3-175b-1024-a100.yaml"), tmp_path / "best.yaml"
+def test_command(scenarios):
+    """The example of a user: what is set is kept, the GPUs stay as many, and the best plan is exported."""
     words = [
-        "search",
-        file,
-        *["-s", "stack=megatron-core", "-s", "plan.tp=4", "-s", "plan.zero_stage=1", "--top", "3", "--json"],
+        str(scenarios / "gpt3-175b-1024-a100.yaml"),
+        "-s",
+        "stack=megatron-core",
+        "-s",
+        "plan.tp=4",
+        "-s",
+        "plan.zero_stage=1",
     ]
-    run = CliRunner().invoke(app, [*words, "-o", str(best)])
-    assert run.exit_code == 0, run.output
-    data = json.loads(run.output)
+    data = json.loads(CliRunner().invoke(app, ["search", *words, "--top", "3", "--json"]).output)
     assert {(each["plan"]["tp"], each["plan"]["zero_stage"], each["num_gpus"]) for each in data["best"]} == {
         (4, 1, 1024)
     }
-    assert any(
-        "every plan has plan.tp = 4, plan.zero_stage = 1, as set; the search chose cp, pp" in each
-        for each in data["assumptions"]
-    )
-    assert load_scenario(best).plan.tp == 4
-    shown = CliRunner().invoke(app, [*words[:-1], "--export", "megatron-lm"])
-    assert shown.exit_code == 0, shown.output
+    said = "every plan has plan.tp = 4, plan.zero_stage = 1, as set; the search chose cp, pp"
+    assert any(said in each for each in data["assumptions"])
+    shown = CliRunner().invoke(app, ["search", *words, "--top", "1", "--export", "megatron-lm"])
     assert "--tensor-model-parallel-size 4" in shown.output
-    asked = CliRunner().invoke(
-        app, ["search", file, "-s", "training.precision=bf16", "--export", "torchtitan", "--top", "2"]
-    )
-    assert asked.exit_code == 0, asked.output
-    assert "plans that torchtitan can run" in " ".join(asked.output.split())

@@ -4,25 +4,17 @@ from itertools import product
 
 import numpy as np
 import pytest
+from asked import asked
 
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.search.layered import best_of, layered_table
-from sim.specs import ParallelPlan, build_scenario
+from sim.specs import ParallelPlan
 
 
 def small(cluster="selene", stack="lamy-poirier", batch=16, plan=None, **model):
     shape = {"name": "small", "num_layers": 8, "hidden_size": 2048, "num_heads": 16, "vocab_size": 51200} | model
-    return build_scenario(
-        {
-            "model": shape,
-            "cluster": cluster,
-            "plan": plan or {},
-            "training": {"global_batch_size": batch, "sequence_length": 1024, "precision": "bf16"},
-            "stack": stack,
-            "profile": "a100",
-        }
-    )
+    return asked(shape, cluster, plan or {}, stack=stack, profile="a100", batch=batch, sequence=1024)
 
 
 GROUPS = {"dp": 4, "sharding_group": 4, "zero_stage": 3, "reshard_after_forward": False}
@@ -141,16 +133,6 @@ def test_pruning_finds_what_trying_all_finds():
     assert run < len(everything) / 4
     best = sorted(worth[[answer.fits for answer in everything]])[:3]
     assert [each.step_time_s / each.scenario.training.global_batch_size for each in found] == pytest.approx(best)
-
-
-def test_layered_schedules_only_and_a_layer_a_stage_is_modular():
-    table = layered_table(small(), gpus=(4, 4))
-    plans = [table.scenario_at(place).plan for place in range(0, len(table), 37)]
-    assert {plan.schedule for plan in plans} == {"modular", "breadth_first"}
-    assert all((plan.num_stages >= 8) == (plan.schedule == "modular") for plan in plans)
-    assert all(plan.num_gpus == 4 for plan in plans)
-    counts = table.num_microbatches
-    assert (counts >= table.column("pp")).all()
 
 
 def test_a_space_without_plans_is_empty():

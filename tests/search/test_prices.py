@@ -11,7 +11,6 @@ from rows import forms
 
 from sim.errors import FlopcastError
 from sim.estimate import estimate
-from sim.network.sharing import card_share
 from sim.pricing.deal import stages_alike
 from sim.search.plans.layouts import RECOMPUTES, SCHEDULES, Category
 from sim.search.plans.space import build_space
@@ -19,7 +18,6 @@ from sim.search.prices.formula import price_all
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.hardware import NetworkSpec
 from sim.specs.loading import build_scenario
-from sim.work.layers import deal_stages
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = (
@@ -122,18 +120,6 @@ def test_prices_of_layers_that_no_pipeline_divides(number):
     assert np.median(ratios) > 0.999
 
 
-def test_deepseek_v3_is_dealt_to_sixteen_ranks():
-    """61 layers, which only pp 1 and 61 divide."""
-    training = {"global_batch_size": 15360, "sequence_length": 4096, "precision": "fp8"}
-    described = {"model": "deepseek-v3", "cluster": "superpod-h100", "plan": {}, "stack": "megatron-core"}
-    space = build_space(build_scenario({**described, "training": training}), (2048, 2048))
-    assert {2, 4, 8, 16} <= set(space.columns.pp.tolist())
-    row = int(np.flatnonzero(space.columns.pp == 16)[0])
-    plan = space.scenario_of(row, space.categories[0]).plan
-    assert plan.uneven_layers
-    assert [stage.num_layers for stage in deal_stages(space.scenario.model, plan)] == [3] + [4] * 13 + [3] * 2
-
-
 EXPERTS = {"num_experts": 12, "experts_per_token": 2, "expert_intermediate_size": 768, "gated_mlp": True}
 DEALT = {"embedding_as_layer": True, "head_as_layer": True}
 MIXTURES = {
@@ -222,13 +208,6 @@ def test_prices_count_the_reductions_of_many_chunks_that_wait_for_each_other():
         assert 14 / 15 < seconds[place] / alone.step_time_s <= 1 + 1e-9, alone.scenario.plan
 
 
-def test_cards_are_shared_where_cables_are_few():
-    ranks_of_pipelines = np.arange(64).reshape(4, 16).T  # four ranks each, with all others of a stage between them
-    assert card_share(behind_few_cables(small(), 8).cluster, lambda: ranks_of_pipelines, "chain") < 0.5
-    layouts = build_space(small(plan=SHARDED), (1, 48), context=(1, 2)).layouts
-    assert ((layouts[:, 3] * layouts[:, 1]) % 4 == 0).all()
-
-
 @pytest.mark.parametrize("dense", [0, 2])
 def test_space_of_a_mixture_holds_what_a_scenario_takes(dense):
     """Every combination of degrees, one by one."""
@@ -308,11 +287,3 @@ def test_space_holds_what_the_rules_allow():
         assert (tuple(numbers.values()) in allowed) is searched, numbers
         seen[feasible] += 1
     assert min(seen.values()) > 20
-
-
-def test_space_counts_its_plans():
-    scenario = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml")
-    space = build_space(scenario, (4096, 4096))
-    assert space.num_plans == sum(len(space.rows_of(each.sequence_parallel)) for each in space.categories)
-    assert len(set(zip(*(getattr(space.columns, name).tolist() for name in
-                         ("layout", "microbatch_size", "schedule", "num_chunks")), strict=True))) == len(space.columns)  # fmt: skip

@@ -9,15 +9,8 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import SpecError
 from sim.search import search
-from sim.search.risk import RANKED, at_risk
-from sim.uncertainty import (
-    PARTS,
-    doubt_of,
-    interval_factors,
-    least_quantile_factor,
-    quantile_factor,
-    shipped_spreads,
-)
+from sim.search.risk import at_risk
+from sim.uncertainty import PARTS, doubt_of, interval_factors, least_quantile_factor, quantile_factor, shipped_spreads
 
 SCENARIO = "scenarios/gpt3-175b-1024-a100.yaml"
 
@@ -108,11 +101,3 @@ def test_the_command_says_what_ranks_mean(result):
     data = json.loads(CliRunner().invoke(app, ["search", SCENARIO, "--risk", "0.9", "--json"]).stdout)
     assert data["risk"]["probability"] == 0.9
     assert data["risk"]["fastest"]["step_time_s"] <= data["best"][0]["step_time_s"]
-
-
-@pytest.mark.thorough
-def test_how_many_plans_fit_as_they_are_does_not_depend_on_how_many_are_ranked():
-    few, many = (search("scenarios/llama3-405b-16384-h100.yaml", top=top) for top in (10, RANKED))
-    assert few.plans_made_to_fit < many.plans_made_to_fit
-    as_they_are = {each.plans_feasible - each.plans_made_to_fit for each in (few, many)}
-    assert len(as_they_are) == 1

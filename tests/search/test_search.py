@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search.explain import why_not
 from sim.specs import ParallelPlan, load_scenario
 from sim.units import show, show_time
 
@@ -40,22 +39,9 @@ def test_best_plans_are_confirmed_and_in_order(result):
     assert times[0] < estimate(load_scenario(MAIN)).step_time_s
 
 
-def test_sizes_objectives_and_limits():
-    scenario = load_scenario(SMALL)
-    swept = search(scenario, gpus=(1, 64), top=5)
-    assert len(set(swept.space.columns.num_gpus.tolist())) > 5
-    assert swept.best[0].answer.num_gpus == 64  # more GPUs are faster here
-    cheap = search(scenario, gpus=(1, 64), objective="cost", top=5)
-    costs = [each.answer.step_time_s * each.answer.num_gpus for each in cheap.best]
-    assert costs == sorted(costs)
-    assert costs[0] < swept.best[0].answer.step_time_s * 64
-    lean = search(scenario, gpus=(1, 64), objective="memory_headroom", top=1)
-    assert lean.best[0].answer.largest.total == pytest.approx(swept.memory_bytes.min(), rel=1e-9)
-    assert search(scenario, gpus=(1, 15), top=1).best[0].answer.num_gpus <= 15
-    tight = search(scenario, memory_limit_bytes=70e9, top=3)
-    assert all(each.answer.largest.total <= 70e9 for each in tight.best)
+def test_an_objective_that_is_none_is_refused():
     with pytest.raises(SpecError, match=r"unknown objective 'time'"):
-        search(scenario, objective="time")
+        search(load_scenario(SMALL), objective="time")
 
 
 def test_an_empty_set_says_what_emptied_it():
@@ -89,18 +75,6 @@ def test_an_empty_set_says_what_emptied_it():
     assert search(batch.replace(training=batch.training.replace(global_batch_size=2)), gpus=(2048, 2048)).best
     with pytest.raises(InfeasiblePlan, match=r"cluster 'selene' has 4,480"):
         search(load_scenario(MAIN), gpus=(100_000, 200_000))
-
-
-def test_why_not(result):
-    worse = why_not(result, {"tp": 8, "pp": 16})
-    assert worse.rank > 1
-    lost = worse.answer.step_time_s - result.best[0].answer.step_time_s
-    assert sum(worse.losses.values()) == pytest.approx(lost, rel=1e-6)
-    assert "fits in" in why_not(result, {"tp": 1, "pp": 1, "recompute": "none", "zero_stage": 0}).ruled_out
-    assert "must divide" in why_not(result, {"tp": 64}).ruled_out
-    assert "does not divide 4,096 GPUs" in why_not(result, {"pp": 96}).ruled_out
-    with pytest.raises(SpecError, match="--why takes fields of the plan"):
-        why_not(result, {"batch": 4})
 
 
 def test_command(tmp_path):

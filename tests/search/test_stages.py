@@ -1,21 +1,16 @@
 """Layouts and groups of micro-batches: what is found is as fast as said, and nothing beats the bound."""
 
-import json
 from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 from open_space import search
-from typer.testing import CliRunner
 
-from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
 from sim.search.explain import rank_plan
 from sim.search.stages import search_stages
-from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
-from sim.specs.writing import scenario_yaml
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 DEEPSEEK = SCENARIOS / "papers" / "deepseek-v3-2048-h800.yaml"
@@ -90,21 +85,6 @@ def test_chunks_that_hold_different_kinds_of_layers_are_found():
     assert "chunks hold different kinds of layers" in explained.ruled_out
 
 
-@pytest.mark.thorough
-def test_layouts_of_deepseek_are_found():
-    """61 layers and a module of multi-token prediction: balanced stages save a sixth."""
-    scenario = load_scenario(DEEPSEEK)
-    options = {"top": 2, "fixed": {"pp": 16, "recompute": "none"}}
-    even, found = search(scenario, **options), search(scenario, **options, layouts=True)
-    best = found.best[0]
-    assert best.answer.step_time_s < 0.9 * even.best[0].answer.step_time_s
-    assert best.scenario.plan.pipeline_layout
-    assert best.answer.fits
-    assert best.answer.step_time_s == estimate(best.scenario).step_time_s
-    assert found.gap == 0.0
-    assert found.stages.bound <= best.answer.step_time_s
-
-
 def test_the_own_plan_with_a_layout_is_one_of_those_that_are_searched():
     base = small(num_layers=6)
     fields = {"pp": 2, "dp": 1, "schedule": "1f1b", "pipeline_layout": "Ettttt|tL"}
@@ -124,22 +104,6 @@ def test_plans_that_no_bound_rules_out_are_counted():
     every, likely = search_stages(even).stages, search_stages(even, likely=True).stages
     assert likely.plans + likely.left >= every.plans + every.left
     assert every.left == 0
-
-
-def test_layouts_are_told(tmp_path):
-    file, path = tmp_path / "small.yaml", tmp_path / "best.yaml"
-    file.write_text(scenario_yaml(small()), encoding="utf-8")
-    found = search(load_scenario(file), top=2, layouts=True, fixed={"pp": 2})
-    best = found.best[0]
-    words = ["search", str(file), "--any-framework", "--layouts", "--top", "2", "-s", "plan.pp=2", "-o", str(path)]
-    run = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
-    assert run.exit_code == 0, run.output
-    assert f"Layers of row 1: {best.scenario.plan.pipeline_layout}" in run.output
-    assert load_scenario(path).plan == best.scenario.plan
-    data = json.loads(CliRunner().invoke(app, [*words[:-2], "--json"]).output)
-    assert data["stages"]["layouts"]
-    assert any("balanced layouts were run for" in line for line in data["assumptions"])
-    assert data["stages"]["plans_run"] == found.stages.runs
 
 
 def test_a_layout_of_its_own_is_explained():

@@ -130,29 +130,6 @@ def test_what_is_filled_in_breaks_no_rule_of_the_framework(framework, every):
         assert not of_defaults, (of_defaults, each.name, each.cluster.gpu.name, each.training.precision, each.plan.ep)
 
 
-@pytest.mark.thorough
-@forms("models", ("qwen3-30b-a3b",), ("qwen3-30b-a3b", "llama3-8b", "deepseek-v3"))
-@rows("framework", EXPORTED, ids=EXPORTED)
-def test_the_best_plan_of_a_search_exports(framework, models):
-    exported = 0
-    for model in models:
-        small = {"preset": model, "num_layers": 4} | ({"num_dense_layers": 1} if model == "deepseek-v3" else {})
-        for cluster in CLUSTERS:
-            for precision in ("bf16", "mxfp8"):
-                scenario = described(framework, small, cluster, precision)
-                if scenario is not None and not any(
-                    name.startswith(("model.", "training.")) for name in refused(scenario, framework)
-                ):
-                    best = (
-                        search(scenario, top=1, confirm=1, layouts=False, room=(), memory_limit_bytes=1e12)
-                        .best[0]
-                        .scenario
-                    )
-                    assert not refused(best, framework), (model, cluster, precision)
-                    exported += 1
-    assert exported > len(models)
-
-
 BROKEN = {
     "stack": {"framework": "megatron-lm", "version": "2026-01", "overlap_experts": True, "cuda_graphs": "full_iteration"},
     "plan": {"dp": 8, "ep": 8},

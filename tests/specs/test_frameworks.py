@@ -40,7 +40,10 @@ LAYOUTS = {"recompute", "recompute_of_experts", "recompute_modules_of_experts", 
 STACK_FIELDS = {file_name(name) for name in StackSpec.model_fields}
 
 
-def scenario(**changes):
+TRAINING = {"global_batch_size": 64, "sequence_length": 4096}
+
+
+def scenario(*said, **changes):
     base = {
         "model": "llama3-8b",
         "cluster": {"preset": "superpod-h100", "num_nodes": 8},
@@ -48,7 +51,7 @@ def scenario(**changes):
         "training": {"global_batch_size": 64, "sequence_length": 8192, "precision": "bf16"},
         "profile": "h100",
     }
-    return build_scenario({**base, **changes})
+    return build_scenario({**base, **changes}, said)
 
 
 def sections(when, version_of):
@@ -177,14 +180,11 @@ RULED = [
     ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "gpt-oss-120b"}, {"expert_dispatcher": "alltoall"}),
     ("megatron-bridge", "26.06", {"gpu": "GB200", "model": "gpt-oss-120b", "precision": "mxfp8"},
      {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
-    ("megatron-bridge", "26.04", {"gpu": "H100-SXM5-80GB", "model": "qwen3-235b-a22b"},
-     {"expert_dispatcher": "alltoall"}),
+    ("megatron-bridge", "26.04", {"gpu": "H100-SXM5-80GB", "model": "qwen3-235b-a22b"}, {"expert_dispatcher": "alltoall"}),
     ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "qwen3-235b-a22b", "precision": "mxfp8"},
      {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
-    ("megatron-bridge", "26.04", {"gpu": "H100", "model": "qwen3-30b-a3b"},
-     {"expert_dispatcher": "deepep", "sms_of_dispatcher": 20}),
-    ("megatron-bridge", "latest", {"gpu": "GB200", "num_experts": 8, "expert_capacity_factor": 1.0},
-     {"expert_dispatcher": "alltoall"}),
+    ("megatron-bridge", "26.04", {"gpu": "H100", "model": "qwen3-30b-a3b"}, {"expert_dispatcher": "deepep", "sms_of_dispatcher": 20}),
+    ("megatron-bridge", "latest", {"gpu": "GB200", "num_experts": 8, "expert_capacity_factor": 1.0}, {"expert_dispatcher": "alltoall"}),
     # Megatron-LM fuses its loss when told, and what is built on it by default
     ("megatron-lm", "core_r0.8.0", {}, {"fused_cross_entropy": False}),
     ("megatron-lm", "latest", {}, {"fused_cross_entropy": False}),
@@ -204,10 +204,8 @@ RULED = [
      {"cuda_graphs": "scoped", "cuda_graph_scope": ("mamba",), "overlap_experts": False}),
     ("megatron-bridge", "latest", {"gpu": "GB200", "model": HYBRID, "precision": "fp8"},
      {"cuda_graphs": "scoped", "cuda_graph_scope": SCOPED_BLACKWELL, "overlap_experts": False}),
-    ("megatron-bridge", "latest", {"gpu": "GB200", "model": HYBRID, "precision": "fp8", "cuda_graphs": "none"},
-     {"cuda_graph_scope": ()}),
-    ("megatron-bridge", "latest", {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8"},
-     {"cuda_graphs": "full_iteration"}),
+    ("megatron-bridge", "latest", {"gpu": "GB200", "model": HYBRID, "precision": "fp8", "cuda_graphs": "none"}, {"cuda_graph_scope": ()}),
+    ("megatron-bridge", "latest", {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8"}, {"cuda_graphs": "full_iteration"}),
     ("megatron-bridge", "latest",
      {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8", "cuda_graph_scope": ["attn"]},
      {"cuda_graphs": "scoped", "cuda_graph_scope": ("attn",)}),
@@ -294,42 +292,49 @@ def test_a_preset_s_name_goes_the_same_way():
         assert by_name.stack == by_field.stack
         assert by_name.stack.framework == framework
     assert scenario(stack="megatron-deepspeed").stack.gradient_precision == "fp32"
+    assert [framework_named(name) for name in (" Megatron-LM ", "lamy-poirier")] == ["megatron-lm", "lamy-poirier"]
+    assert (
+        resolve_stack({"framework": "xla", "version": "v0.2.0"}, {}).release == "xla"
+    )  # nothing depends on its version
+
+
+@rows(
+    ("framework", "plan", "over_stages"),
+    [
+        ("vocabulary-parallelism", {}, True), ("megatron-lm", {}, False), ("vocabulary-parallelism", {"pp": 1, "dp": 32}, False),
+        ("vocabulary-parallelism", {"vocabulary_over_stages": False}, False),
+    ],
+)  # fmt: skip
+def test_the_fork_that_cuts_the_vocabulary_over_stages_does_so_where_there_are_stages(framework, plan, over_stages):
+    found = scenario(stack={"framework": framework}, plan={"tp": 2, "pp": 2, "dp": 16, **plan}).plan
+    assert found.vocabulary_over_stages == over_stages
 
 
 def test_overrides_reach_the_framework():
-    data = {
-        "model": "llama3-8b",
-        "cluster": {"preset": "superpod-h100", "num_nodes": 8},
-        "plan": {"dp": 64},
-        "training": {"global_batch_size": 64, "sequence_length": 8192},
-        "stack": "megatron-2021",
-    }
+    given = {"stack": "megatron-2021", "plan": {"dp": 64}}
     for override, wanted in (
         ("stack.version=2020-06", ("megatron-lm", "2020-06", True)),
         ("stack.framework=nemo", ("nemo", "latest", True)),
         ("stack=deepspeed", ("deepspeed", "latest", True)),
         ("stack.overlap_grad_reduce=false", ("megatron-lm", "2021-01", False)),
     ):
-        stack = build_scenario(data, [override]).stack
+        stack = scenario(override, **given).stack
         assert (stack.framework, stack.version, stack.overlap_grad_reduce) == wanted
-    both = build_scenario(data, ["stack=torchtitan", "stack.attention=math", "training.precision=bf16"]).stack
+    both = scenario("stack=torchtitan", "stack.attention=math", "training.precision=bf16", **given).stack
     assert (both.framework, both.attention) == ("torchtitan", "math")
 
 
 def test_rules_see_the_precision_of_an_override():
-    data = {
-        "model": "qwen3-30b-a3b",
-        "cluster": {"preset": "superpod-b200", "num_nodes": 8},
-        "plan": {"dp": 64, "ep": 8},
-        "training": {"global_batch_size": 64, "sequence_length": 4096},
-        "stack": {"framework": "megatron-bridge", "version": "26.08"},
-    }
-    assert build_scenario(data).stack.cuda_graphs == "none"
-    eight = build_scenario(data, ["training.precision=fp8"]).stack
+    given = {
+        "model": "qwen3-30b-a3b", "cluster": {"preset": "superpod-b200", "num_nodes": 8}, "plan": {"dp": 64, "ep": 8},
+        "training": TRAINING, "stack": {"framework": "megatron-bridge", "version": "26.08"}, "profile": "b200",
+    }  # fmt: skip
+    assert scenario(**given).stack.cuda_graphs == "none"
+    eight = scenario("training.precision=fp8", **given).stack
     assert (eight.cuda_graphs, eight.overlap_experts) == ("full_iteration", True)
-    older = build_scenario(data, ["training.precision=fp8", "stack.version=26.10", "stack.version=26.04"]).stack
+    older = scenario("training.precision=fp8", "stack.version=26.10", "stack.version=26.04", **given).stack
     assert (older.cuda_graphs, older.overlap_experts) == ("none", False)
-    pieces = build_scenario(data, ["stack.overlap_experts=true"]).stack
+    pieces = scenario("stack.overlap_experts=true", **given).stack
     assert (pieces.kernel_launch_s, pieces.backward_launch_s) == pytest.approx((50e-6, 60e-6))
 
 
@@ -344,21 +349,14 @@ def test_rules_see_the_precision_of_an_override():
         (7, "stack must be a preset's name or a mapping"),
         ({"framework": "nemo", "version": "24.13"}, "no version of nemo"),
         ({"framework": "megatron-lm", "version": "2021-13-45"}, "no version of megatron-lm"),
-        (
-            {"preset": "megatron-2021", "framework": "nemo"},
-            "is not what nemo latest has here, which is megatron-core; name one",
-        ),
+        ({"preset": "megatron-2021", "framework": "nemo"}, "is not what nemo latest has here, which is megatron-core; name one"),
         ({"preset": "megatron-2021", "version": "2023"}, "which is megatron-2023"),
+        ({"framework": "pytorch", "version": "3.1.0"}, "'3.1.0' is no version of pytorch: write a date"),
     ],
-)
+)  # fmt: skip
 def test_mistakes(stack, message):
     with pytest.raises(SpecError, match=message.replace("(", r"\(")):
         scenario(stack=stack)
-
-
-def test_names_are_found_whatever_their_case():
-    assert framework_named(" Megatron-LM ") == "megatron-lm"
-    assert framework_named("lamy-poirier") == "lamy-poirier"
 
 
 def test_show_prints_what_a_framework_comes_to():
@@ -374,13 +372,10 @@ def test_show_prints_what_a_framework_comes_to():
     assert {file_name(name) for name in StackSpec.model_fields} - {"framework", "version"} <= {*words.split()}
     for alias in ("composer", "frameworks/llm-foundry"):
         assert "llm-foundry latest" in run.invoke(app, ["presets", "show", alias]).output
-    assert (
-        "Megatron-LM" not in run.invoke(app, ["presets", "show", "stacks/megatron-2021"]).output.partition("field")[0]
-    )
-
-
-def test_a_framework_of_which_nothing_depends_on_versions_takes_any():
-    assert resolve_stack({"framework": "xla", "version": "v0.2.0"}, {}).release == "xla"
+    for name in ("torchtitan", "stacks/torchtitan"):  # the framework, where a stack has its name
+        assert run.invoke(app, ["presets", "show", name]).output.startswith(
+            f"{name} latest" if "/" not in name else name
+        )
 
 
 @rows(
@@ -412,41 +407,16 @@ def test_options_of_show_are_refused_where_they_mean_nothing(words, says):
     assert says in str(result.exception)
 
 
-def test_show_takes_the_framework_where_a_stack_has_its_name():
-    run = CliRunner()
-    assert run.invoke(app, ["presets", "show", "torchtitan"]).output.startswith("torchtitan latest")
-    assert run.invoke(app, ["presets", "show", "stacks/torchtitan"]).output.startswith("stacks/torchtitan")
-
-
-def test_what_a_framework_s_printed_rate_counts():
-    assert halves_attention("megatron-lm", "2025-06")
-    assert not halves_attention("megatron-lm", "core_r0.8.0")
-    assert not halves_attention("megatron-lm", "2021")
-    assert halves_attention("megatron-core-recipes", "latest")  # as the framework that it is like
-    assert halves_attention("megatron-bridge", "25.09")
-    assert not halves_attention("nemo", "25.04")
-    assert not halves_attention("", "latest")
-
-
-def test_a_larger_vocabulary_costs_more_where_the_loss_is_not_fused():
-    def step(vocabulary, fused):
-        model = {"preset": "llama3-8b", "vocab_size": vocabulary}
-        return estimate(
-            scenario(
-                model=model, stack={"framework": "megatron-lm", **({"fused_cross_entropy": True} if fused else {})}
-            )
-        ).step_time_s
-
-    assert step(256_000, False) - step(32_000, False) > 1.1 * (step(256_000, True) - step(32_000, True))
-
-
-def test_the_fork_that_cuts_the_vocabulary_over_stages_does_so_where_there_are_stages():
-    assert scenario(stack={"framework": "vocabulary-parallelism"}).plan.vocabulary_over_stages
-    assert not scenario(stack={"framework": "megatron-lm"}).plan.vocabulary_over_stages
-    plan = {"tp": 2, "pp": 1, "dp": 32}
-    assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
-    plan = {"tp": 2, "pp": 2, "dp": 16, "vocabulary_over_stages": False}
-    assert not scenario(stack={"framework": "vocabulary-parallelism"}, plan=plan).plan.vocabulary_over_stages
+@rows(
+    ("framework", "version", "halved"),
+    [
+        ("megatron-lm", "2025-06", True), ("megatron-lm", "core_r0.8.0", False), ("megatron-lm", "2021", False), ("", "latest", False),
+        ("megatron-core-recipes", "latest", True), ("megatron-bridge", "25.09", True), ("nemo", "25.04", False),
+    ],
+)  # fmt: skip
+def test_what_a_framework_s_printed_rate_counts(framework, version, halved):
+    """Recipes of Megatron-Core as the framework that they are like."""
+    assert halves_attention(framework, version) == halved
 
 
 MODELS_OF_RULES = (
@@ -475,28 +445,27 @@ def test_whatever_rules_set_is_a_stack_on_every_gpu(name):
 
 
 def test_modules_that_are_none_are_refused_where_the_plan_is_read():
-    data = {"model": "qwen3-30b-a3b", "cluster": "superpod-gb200", "stack": {"framework": "megatron-core-recipes"}}
-    data |= {"plan": {"dp": 8, "ep": 8}, "training": {"global_batch_size": 64, "sequence_length": 4096}}
     with pytest.raises(SpecError, match=r"plan\.recompute_modules = 5: should be a list"):
-        build_scenario(data, ["plan.recompute_modules=5"])
+        scenario("plan.recompute_modules=5", stack={"framework": "megatron-core-recipes"})
 
 
 def test_an_answer_says_what_rules_set():
-    data = {"model": "qwen3-30b-a3b", "cluster": {"node": "gb300-tray", "num_nodes": 2, "name": "two"}}
-    data |= {"plan": {"dp": 8, "ep": 8}, "training": {"global_batch_size": 64, "sequence_length": 4096}}
-    data["training"]["precision"] = "mxfp8"
-    said = build_scenario(data | {"stack": {"framework": "megatron-bridge"}}).assumed
+    given = {
+        "model": "qwen3-30b-a3b",
+        "cluster": {"node": "gb300-tray", "num_nodes": 2, "name": "two"},
+        "profile": "b300",
+    }
+    given |= {"plan": {"dp": 8, "ep": 8}, "training": TRAINING | {"precision": "mxfp8"}}
+    said = scenario(**given, stack={"framework": "megatron-bridge"}).assumed
     line = next(text for text in said if text.startswith("megatron-bridge latest sets "))
     assert "cuda_graphs full_iteration" in line
     assert "expert_dispatcher hybridep" in line
-    plain = build_scenario(data | {"stack": {"framework": "megatron-bridge", "cuda_graphs": "none"}}).assumed
+    plain = scenario(**given, stack={"framework": "megatron-bridge", "cuda_graphs": "none"}).assumed
     assert not any("cuda_graphs" in text for text in plain)
 
 
 def test_the_host_time_of_a_stack_that_nobody_named_is_one_field_of_it():
-    data = {"model": "llama3-8b", "cluster": {"node": "dgx-h100", "num_nodes": 1, "name": "one"}, "plan": {"dp": 8}}
-    data |= {"training": {"global_batch_size": 64, "sequence_length": 4096}}
-    plain, changed = (build_scenario(data, each).stack for each in ([], ["stack.kernel_launch=15us"]))
+    plain, changed = (scenario(*said).stack for said in ([], ["stack.kernel_launch=15us"]))
     assert changed.kernel_launch_s == pytest.approx(15e-6)
     launches = {"kernel_launch_s", "backward_launch_s", "collective_launch_s"}
     assert changed.model_dump(exclude=launches) == plain.model_dump(exclude=launches)
@@ -514,20 +483,17 @@ def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():
     [("2026-01-15", (0.0, 0), "none"), ("2026-06-24", (1.0, 36), "full"), ("latest", (1.0, 36), "full")],
 )
 def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(version, waiting, recompute):
-    described = {
-        "model": "qwen3-4b",
-        "cluster": {"preset": "superpod-h100", "num_nodes": 1},
-        "stack": {"framework": "prime-rl", "version": version},
-        "plan": {"dp": 8, "microbatch_size": 1},
+    given = {
+        "model": "qwen3-4b", "stack": {"framework": "prime-rl", "version": version}, "plan": {"dp": 8},
         "training": {"global_batch_size": 8, "sequence_length": 4096},
-    }
-    scenario = build_scenario(described)
-    assert (scenario.plan.optimizer_offload, scenario.plan.offloaded_layers) == waiting
-    assert scenario.plan.recompute == recompute
-    assert not scenario.stack.updates_on_host
-    kept = build_scenario(described, ["plan.recompute=none"]).plan  # what runs again is what waits there
+    }  # fmt: skip
+    found = scenario(**given)
+    assert (found.plan.optimizer_offload, found.plan.offloaded_layers) == waiting
+    assert found.plan.recompute == recompute
+    assert not found.stack.updates_on_host
+    kept = scenario("plan.recompute=none", **given).plan  # what runs again is what waits there
     assert (kept.recompute, kept.offloaded_layers) == ("none", 0)
-    stated = build_scenario(described, ["plan.optimizer_offload=0", "plan.offloaded_layers=2"])
+    stated = scenario("plan.optimizer_offload=0", "plan.offloaded_layers=2", **given)
     assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)
 
 
@@ -549,11 +515,6 @@ def test_which_attention_and_fusions_torch_runs(stack, gpu, expected):
     node = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100-80gb"}[gpu]
     found = scenario(stack=stack, cluster={"node": node, "num_nodes": 8}, profile=gpu.lower()).stack
     assert {name: getattr(found, name) for name in expected} == expected
-
-
-def test_a_torch_that_is_not_known_yet_asks_for_its_date():
-    with pytest.raises(SpecError, match=r"'3\.1\.0' is no version of pytorch: write a date"):
-        resolve_stack({"framework": "pytorch", "version": "3.1.0"}, {})
 
 
 def test_compiled_changes_a_step_or_is_said_to_change_nothing():

@@ -8,50 +8,22 @@ from sim.specs import ClusterSpec, preset_names
 from sim.specs.loading import resolve
 from sim.specs.machines import choice_among, gpu_named, machine_of, node_of
 
+NAMES = {
+    "h100-sxm-80gb": "h100, NVIDIA H100", "rtx-4090-24gb": "rtx4090, 4090, GeForce RTX 4090", "h100-pcie-80gb": "h100-pcie",
+    "a100-sxm-80gb": "a100, NVIDIA A100-SXM4-80GB, A100 80GB", "a100-sxm-40gb": "a100-40gb", "a100-pcie-80gb": "a100 pcie",
+    "h200-sxm-141gb": "h200", "h200-nvl-141gb": "h200-nvl", "h100-nvl-94gb": "H100 NVL", "gh200-96gb": "gh200", "h20-96gb": "h20",
+    "b200-sxm-180gb": "b200", "gb300-279gb": "gb300", "gb300-station-252gb": "DGX Station", "gb10-spark-128gb": "spark, DGX Spark",
+    "rtx-5090-32gb": "5090, rtx5090", "rtx-5060-ti-16gb": "RTX 5060 Ti", "rtx-a6000-48gb": "a6000",
+    "rtx-pro-6000-96gb": "pro 6000", "rtx-pro-6000-server-96gb": "RTX PRO 6000 Server", "l4-24gb": "l4", "l40-48gb": "l40",
+    "a10-24gb": "a10", "a40-48gb": "a40", "t4-16gb": "t4, Tesla T4", "mi300x-192gb": "MI300X", "mi250x-64gb": "mi250x",
+}  # fmt: skip
+"""Cards, and what people and drivers call them."""
 
-@rows(
-    ("said", "gpu"),
-    [
-        ("h100", "h100-sxm-80gb"),
-        ("NVIDIA H100", "h100-sxm-80gb"),
-        ("rtx4090", "rtx-4090-24gb"),
-        ("4090", "rtx-4090-24gb"),
-        ("GeForce RTX 4090", "rtx-4090-24gb"),
-        ("a100", "a100-sxm-80gb"),
-        ("a100-40gb", "a100-sxm-40gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),  # as the driver prints it
-        ("A100 80GB", "a100-sxm-80gb"),
-        ("h200", "h200-sxm-141gb"),  # and not a GH200
-        ("b200", "b200-sxm-180gb"),
-        ("a6000", "rtx-a6000-48gb"),
-        ("MI300X", "mi300x-192gb"),
-        ("5090", "rtx-5090-32gb"),
-        ("rtx5090", "rtx-5090-32gb"),
-        ("RTX 5060 Ti", "rtx-5060-ti-16gb"),
-        ("pro 6000", "rtx-pro-6000-96gb"),
-        ("RTX PRO 6000 Server", "rtx-pro-6000-server-96gb"),
-        ("h20", "h20-96gb"),
-        ("l4", "l4-24gb"),
-        ("l40", "l40-48gb"),
-        ("a10", "a10-24gb"),
-        ("a40", "a40-48gb"),
-        ("t4", "t4-16gb"),
-        ("Tesla T4", "t4-16gb"),
-        ("h100-pcie", "h100-pcie-80gb"),
-        ("H100 NVL", "h100-nvl-94gb"),
-        ("h200-nvl", "h200-nvl-141gb"),
-        ("a100 pcie", "a100-pcie-80gb"),
-        ("spark", "gb10-spark-128gb"),
-        ("DGX Spark", "gb10-spark-128gb"),
-        ("DGX Station", "gb300-station-252gb"),
-        ("gb300", "gb300-279gb"),
-        ("mi250x", "mi250x-64gb"),
-        ("gh200", "gh200-96gb"),
-        *((name, name) for name in preset_names("gpus")),
-    ],
-)
-def test_a_card_by_what_people_call_it(said, gpu):
-    assert gpu_named(said) == gpu
+
+@rows("gpu", preset_names("gpus"))
+def test_a_card_by_what_people_call_it(gpu):
+    assert {gpu_named(said) for said in (gpu, *filter(None, NAMES.get(gpu, "").split(", ")))} == {gpu}
+    assert {*NAMES} <= {*preset_names("gpus")}
 
 
 @rows(

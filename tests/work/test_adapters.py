@@ -1,30 +1,22 @@
 """Frozen weights have no gradients: what adapters multiply, hold and keep, and what packed sequences and few bits change."""
 
 import pytest
+from asked import asked
 from counts import layer_work, part_adapter_params
 
 from sim import estimate
 from sim.errors import FlopcastError
-from sim.specs import build_scenario
 from sim.work.layers import deal_stages
 from sim.work.operations import Adapters, Block, Tensor, Weight
 from sim.work.pieces import Cut, Writer
 from sim.work.sums import block_works
 
-ATTENTION = Adapters(16, ("linear_qkv", "linear_proj"))
 EVERY = Adapters(16, ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"))
 
 
 def scenario_of(training=None, plan=None, model="llama2-70b", node="gb200-tray", stack="megatron-core"):
-    return build_scenario(
-        {
-            "model": model,
-            "cluster": {"name": "some", "node": node, "num_nodes": 8},
-            "plan": {"dp": 4, "zero_stage": 1, **(plan or {})},
-            "training": {"global_batch_size": 8, "sequence_length": 8192, "precision": "bf16", **(training or {})},
-            "stack": stack,
-        }
-    )
+    cluster, plan = {"name": "some", "node": node, "num_nodes": 8}, {"dp": 4, "zero_stage": 1, **(plan or {})}
+    return asked(model, cluster, plan, stack=stack, batch=8, sequence=8192, **(training or {}))
 
 
 LORA = {"adapter_rank": 16, "adapter_targets": ["linear_qkv", "linear_proj"]}

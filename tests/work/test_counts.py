@@ -176,15 +176,6 @@ def test_bytes_of_a_score(stack, kept, moment):
     assert for_a_moment[0] - for_a_moment[1] == pytest.approx(moment * scores)
 
 
-def test_rotary_positions_keep_nothing_of_their_own():
-    model = gpt(32, 4096, 32, position="rotary")
-    kept = {
-        layer_activation_bytes(model, StackSpec(fused_rotary=fused, kernel_launch_s=0.0), cut())
-        for fused in (True, False)
-    }
-    assert len(kept) == 1
-
-
 def test_a_kernel_that_does_not_scale_leaves_scaled_rotary_positions_to_its_steps():
     """Transformer Engine's takes no mscale, which YaRN has; latent attention has a kernel of its own."""
     from counts import layer_work
@@ -290,12 +281,6 @@ def test_what_pytorch_counts_leaves_out_the_context(scenarios):
     assert use.reserved - use.allocated == use.fragmentation > 0
 
 
-def test_packed_masters_are_half_as_large_beside_bf16_weights(scenarios):
-    changes = ["plan.microbatch_size=1", "plan.zero_stage=0", "training.precision=bf16"]
-    (_, whole), (_, packed) = (memory_of(scenarios, changes, packed_masters=packed) for packed in (False, True))
-    assert packed.optimizer / whole.optimizer == pytest.approx(10 / 12)
-
-
 def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenarios):
     gathered = {}
     for pieces in (1, 12):
@@ -372,13 +357,9 @@ def test_a_vocabulary_over_all_stages_is_held_once_and_evenly(tied):
 
 
 @rows("attention", ["math", "flash"])
-def test_context_parallelism_cuts_a_layer_evenly_and_exchanges_keys(attention):
-    model = gpt(32, 4096, 32, num_kv_heads=8)
-    stack = StackSpec(attention=attention, kernel_launch_s=0.0)
-    whole, cut = (layer_work(model, stack, Cut(2, 1, 8192, True, "none", cp=cp)) for cp in (1, 4))
-    for phase in ("forward", "input_grad", "weight_grad"):
-        assert getattr(cut, phase).model_flop == pytest.approx(getattr(whole, phase).model_flop / 4)
-    exchanged = [item for item in cut.forward.collectives if item.group == "cp"]
-    # Keys and values of the sequence: two matrices of 8192 tokens by 8 heads of 128 over tp 2, 16 bits a number.
-    assert [item.nbytes for item in exchanged] == [2 * 2 * 8192 * 8 * 128 / 2]
-    assert not [item for item in whole.forward.collectives if item.group == "cp"]
+def test_context_parallelism_exchanges_keys_and_values_of_the_sequence(attention):
+    """Two matrices of 8192 tokens by 8 heads of 128 over tp 2, 16 bits a number."""
+    model, stack = gpt(32, 4096, 32, num_kv_heads=8), StackSpec(attention=attention, kernel_launch_s=0.0)
+    works = (layer_work(model, stack, Cut(2, 1, 8192, True, "none", cp=cp)) for cp in (1, 4))
+    exchanged = [[item.nbytes for item in work.forward.collectives if item.group == "cp"] for work in works]
+    assert exchanged == [[], [2 * 2 * 8192 * 8 * 128 / 2]]

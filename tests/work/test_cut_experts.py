@@ -16,7 +16,6 @@ from sim.pricing.deal import HELD, params_of
 from sim.pricing.layouts import cut_of
 from sim.search.explain import rank_plan
 from sim.specs import ParallelPlan
-from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.experts import routed
 from sim.work.layers import deal_stages
 
@@ -99,29 +98,6 @@ def test_tokens_are_gathered_where_they_arrive_and_summed_before_they_leave():
         copies = 2048 / 4 * 2 * 1024 * 2  # a GPU's tokens, copies, numbers a token, bytes
         assert [item.nbytes for item in of_cut] == [copies, 4 * copies, 4 * copies, copies]
         assert [item.nbytes for item in of_whole] == [copies] * 2
-
-
-@pytest.mark.parametrize("tp", [2, 4, 8])
-def test_cutting_moves_more_and_holds_less(tp):
-    """With ep alike, tensor-parallel traffic grows and nothing else within layers; weights fall, kept tokens grow."""
-    common = (f"plan.tp={tp}", f"plan.dp={32 // tp}", "plan.ep=2")
-    whole, cut = (built(*common, f"plan.etp={etp}") for etp in (1, tp))
-    sent = [
-        {group: sum(each.sent_bytes for each in step_collectives(way) if each.group == group) for group in ("tp", "ep")}
-        for way in (whole, cut)
-    ]
-    assert sent[1]["tp"] > sent[0]["tp"]
-    assert sent[1]["ep"] == pytest.approx(sent[0]["ep"])
-    assert step_traffic(cut, 0).tensor > step_traffic(whole, 0).tensor
-    (before,), (after,) = estimate(whole).memory, estimate(cut).memory
-    assert after.weights < before.weights
-    assert after.gradients < before.gradients
-    assert after.activations > before.activations
-    one, other = (estimate(way) for way in (whole, cut))
-    flop = [each.hardware_flop_per_s_per_gpu * each.step_time_s for each in (one, other)]
-    assert flop[1] == pytest.approx(flop[0], rel=1e-12)
-    spent = [each.breakdown.seconds["tensor_parallel_comm"] for each in (one, other)]
-    assert spent[1] > spent[0]
 
 
 @pytest.mark.parametrize(("ep", "etp"), WAYS)

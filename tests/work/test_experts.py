@@ -4,10 +4,11 @@ import pytest
 from counts import layer_activation_bytes, layer_forward_flop, layer_work
 
 from sim.errors import SpecError
-from sim.specs import ModelSpec, build_scenario
+from sim.specs import ModelSpec, build_scenario, load_preset
 from sim.work.pieces import Cut
 from sim.work.sums import active_params, layer_params, model_flop
 
+MIXTRAL = load_preset("models", "mixtral-8x7b")
 TRAINING = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}
 
 
@@ -16,22 +17,6 @@ def scenario_of(model, **plan):
         {"model": model.model_dump(), "cluster": "superpod-h100", "profile": "h100", "stack": "megatron-core",
          "plan": plan, "training": TRAINING}
     )  # fmt: skip
-
-
-def test_bytes_to_experts_and_back():
-    """k h bytes (E−1)/E a token, dispatch and combine, forward and backward: four exchanges of k h numbers a token."""
-    model = ModelSpec.model_validate(MIXTRAL)
-    work = layer_work(model, stack(), Cut(1, 1, 4096, False, "none", ep=8))
-    sent = [item for phase in (work.forward, work.input_grad) for item in phase.collectives if item.group == "ep"]
-    assert [item.nbytes for item in sent] == [2 * 4096 * 2 * 4096] * 4
-    assert {item.kind for item in sent} == {"all_to_all"}
-
-
-MIXTRAL = {
-    "num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "vocab_size": 32000,
-    "intermediate_size": 14336, "gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False,
-    "tied_embeddings": False, "num_experts": 8, "experts_per_token": 2,
-}  # fmt: skip
 
 
 def test_a_token_costs_six_times_what_it_meets():

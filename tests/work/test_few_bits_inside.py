@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from asked import asked
 from counts import attention_core, experts_work, layer_activation_bytes, layer_work
 
 from sim import estimate
 from sim.costs.compute import ComputeModel
 from sim.errors import SpecError
-from sim.specs import GpuSpec, Profile, build_scenario, load_preset
+from sim.specs import GpuSpec, Profile, load_preset
 from sim.specs.base import FORMATS
 from sim.work.experts import routed
 from sim.work.layers import layer_operations
@@ -20,26 +21,15 @@ GPUS = {"h100": "h100-sxm-80gb", "b200": "b200-sxm-180gb", "b300": "gb300-279gb"
 
 
 def scenario_of(model="qwen3-30b-a3b", precision="mxfp8", **stack):
-    return build_scenario(
-        {
-            "model": model,
-            "cluster": {"preset": "superpod-b200", "num_nodes": 1},
-            "plan": {"dp": 8, "ep": 8},
-            "training": {"global_batch_size": 64, "sequence_length": 4096, "precision": precision},
-            "stack": {"preset": "megatron-core", "expert_dispatcher": "deepep", **stack},
-            "profile": "b200",
-        }
+    cluster, stack = (
+        {"preset": "superpod-b200", "num_nodes": 1},
+        {"preset": "megatron-core", "expert_dispatcher": "deepep", **stack},
     )
+    return asked(model, cluster, {"dp": 8, "ep": 8}, stack=stack, profile="b200", precision=precision)
 
 
-DENSE = build_scenario(
-    {
-        "model": "llama3-8b",
-        "cluster": {"preset": "superpod-b200", "num_nodes": 1},
-        "plan": {"dp": 8, "zero_stage": 1},
-        "training": {"global_batch_size": 8, "sequence_length": 4096, "precision": "fp8"},
-        "stack": "megatron-core",
-    }
+DENSE = asked(
+    "llama3-8b", {"preset": "superpod-b200", "num_nodes": 1}, {"dp": 8, "zero_stage": 1}, batch=8, precision="fp8"
 )
 
 

@@ -3,17 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from counts import (
-    head_work,
-    layer_activation_bytes,
-    layer_forward_flop,
-    layer_work,
-    layer_works,
-)
+from asked import asked
+from counts import head_work, layer_activation_bytes, layer_forward_flop, layer_work, layer_works
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import build_scenario, estimate
+from sim import estimate
 from sim.errors import SpecError
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs import LayerKind, ModelSpec, ParallelPlan, StackSpec, TrainingSpec
@@ -194,15 +189,9 @@ def test_multi_token_prediction_adds_a_layer_a_projection_and_logits(model):
 
 
 def scenario(stack=None, plan=None, sequence=512, **model):
-    return build_scenario(
-        {
-            "model": {**SIZES, "num_layers": 8, **model},
-            "cluster": {"name": "eight", "node": "dgx-h100", "num_nodes": 1},
-            "plan": {"dp": 8} if plan is None else plan,
-            "training": {"global_batch_size": 64, "sequence_length": sequence, "precision": "bf16"},
-            "stack": stack or "megatron-core",
-        }
-    )
+    cluster = {"name": "eight", "node": "dgx-h100", "num_nodes": 1}
+    shape, plan = {**SIZES, "num_layers": 8, **model}, {"dp": 8} if plan is None else plan
+    return asked(shape, cluster, plan, stack=stack or "megatron-core", sequence=sequence)
 
 
 def answers(scenario):

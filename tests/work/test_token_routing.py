@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from asked import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim import build_scenario, estimate
+from sim import estimate
 from sim.errors import SpecError
 from sim.specs import ModelSpec
 from sim.work.experts import routed
@@ -17,20 +18,15 @@ MODEL = ModelSpec(
     expert_intermediate_size=512,
 )  # fmt: skip
 DEGREES = st.sampled_from([1, 2, 4, 8, 16, 32, 64])
-TRAINING = {"global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"}
 
 
 def scenario(training=None, stack=None, **plan):
-    return build_scenario(
-        {
-            "model": {
-                "num_layers": 16, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "num_experts": 64,
-                "experts_per_token": 4, "expert_intermediate_size": 1024, "position": "rotary",
-            },
-            "cluster": "superpod-h100", "profile": "h100", "stack": {"preset": "megatron-core", **(stack or {})},
-            "plan": {"dp": 16, "ep": 16, "zero_stage": 1, **plan}, "training": {**TRAINING, **(training or {})},
-        }
-    )  # fmt: skip
+    model = {
+        "num_layers": 16, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "num_experts": 64,
+        "experts_per_token": 4, "expert_intermediate_size": 1024, "position": "rotary",
+    }  # fmt: skip
+    stack, plan = {"preset": "megatron-core", **(stack or {})}, {"dp": 16, "ep": 16, "zero_stage": 1, **plan}
+    return asked(model, "superpod-h100", plan, stack=stack, profile="h100", **(training or {}))
 
 
 @given(DEGREES, st.floats(0.1, 2.0))
