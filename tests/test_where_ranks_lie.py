@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from open_space import search
 from rows import rows
@@ -14,6 +15,7 @@ from sim.reliability.state import state_of
 from sim.scaling.run import goal_of
 from sim.scaling.training_time import shortest
 from sim.search.explain import rank_plan
+from sim.specs import ParallelPlan
 
 DATA = {
     "model": "llama2-7b",
@@ -126,3 +128,25 @@ def test_mistakes_are_explained():
         asked("plan.placement=tp-pp")
     with pytest.raises(SpecError, match=r"fragmentation 1\.5 is a share of a job's nodes; give a number from 0 to 1"):
         asked("cluster.fragmentation=1.5")
+
+
+@pytest.mark.thorough
+def test_a_search_proves_its_best_against_every_plan():
+    placement = "pp-tp-cp-dp"
+    scenario = asked("cluster.fragmentation=0.5", "plan.dp=2", ratio=8.0, nodes=16, below=2)
+    plan = ParallelPlan(placement=placement)
+    training = scenario.training.replace(global_batch_size=4)
+    found = search(scenario.replace(plan=plan, training=training), gpus=(32, 32), top=3, memory_limit_bytes=16e9)
+    fits = found.ranking()
+    plans = found.scenarios_at(fits)
+    assert {each.plan.placement for each in plans} == {placement}
+    exact = np.array([estimate(each).step_time_s for each in plans])
+    assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
+    unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in plans]
+    exact = np.where(unsharded, np.inf, exact)
+    assert [each.answer.step_time_s for each in found.best] == pytest.approx(sorted(exact)[:3], rel=1e-9)
+    assert found.gap == 0.0
+    usual = search(
+        scenario.replace(plan=ParallelPlan(), training=training), gpus=(32, 32), top=1, memory_limit_bytes=16e9
+    )
+    assert usual.best[0].answer.step_time_s != found.best[0].answer.step_time_s

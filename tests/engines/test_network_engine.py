@@ -220,3 +220,8 @@ def test_weights_are_gathered_by_all_ranks_at_once(random_costs):
     # Thirds of the link until 3, then all of it: the third is done at 4.
     np.testing.assert_allclose(shared.exposed_gather_s, [3.0, 3.0, 4.0])
     assert shared.step_time_s > plain.step_time_s
+
+
+def test_two_messages_halve_a_link_by_hand():
+    # From 1 to 3 both are under way at half speed: the first has 1 s left at 1 and is done at 3, the second at 4.
+    np.testing.assert_allclose(ends_of([stream(2.0, [0])] * 2, [1.0], [0.0, 1.0]), [3.0, 4.0])

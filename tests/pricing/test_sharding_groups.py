@@ -8,6 +8,7 @@ from counts import layer_expert_params
 from hypothesis import given
 from hypothesis import strategies as st
 from open_space import search
+from scored import score_all, shipped_runs
 
 from flopcast_calibration.readers.training_runs import read_run
 from sim import build_scenario, estimate, simulate
@@ -191,3 +192,13 @@ def test_rows_and_configurations_that_name_it(run_row):
     strategies = "--data-parallel-sharding-strategy optim_grads_params --outer-dp-sharding-strategy optim"
     plan = import_text(f"{text} --use-megatron-fsdp {strategies}", "run.sh", Given(gpus=16)).scenario().plan
     assert (plan.zero_stage, plan.sharding_group) == (3, 8)
+
+
+@pytest.mark.thorough
+def test_published_runs_of_hybrid_sharding():
+    """fms-fsdp's 7B on 128 A100 and 96 H100, which were not modelled when values were set."""
+    found = score_all([run for run in shipped_runs() if run.choices and run.choices[0].plan.sharding_group])
+    assert len(found) == 2
+    for item in found:
+        assert abs(item.error) < 0.15
+        assert item.covered

@@ -213,3 +213,14 @@ def test_the_smallest_model_the_message_names_just_reaches_the_loss():
         tokens_for_loss(2.0, 1e8, BESIROGLU)
     least = float(str(error.value).partition("more than ")[2].split()[-2])
     assert tokens_for_loss(2.0, least * 1.01, BESIROGLU) > 0
+
+
+@pytest.mark.parametrize(
+    ("value", "published"),
+    [
+        (best_loss(PETAFLOP_DAY, get_law("kaplan-2020")), 2.6581),
+        (best_loss(1e4 * PETAFLOP_DAY, get_law("kaplan-2020")), 1.6771),
+    ],
+)
+def test_kaplan(value, published):
+    assert value == pytest.approx(published, rel=3e-4)

@@ -278,3 +278,9 @@ def test_answers_fit_eighty_columns(words):
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, words.split())
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "Assumptions" in result.stdout or "it does not fit" in result.stdout
+
+
+def test_kernels_of_liger_are_named_where_they_are_faster():
+    says, found = "Add --framework deepspeed-liger", "finetune qwen2.5-7b --samples 1k --gpu h100 --gpus 1 --lora"
+    assert says in run(found).stdout
+    assert says not in run(f"{found} --framework deepspeed-liger").stdout
