@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import FORMATS, Format, Spec
 
@@ -14,7 +14,7 @@ AdapterTarget = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2",
 class TrainingSpec(Spec):
     """What is computed in a step, and for how long."""
 
-    global_batch_size: PositiveInt
+    global_batch_size: PositiveInt = Field(le=1_000_000_000)
     """Sequences per optimizer step, over all data-parallel replicas."""
     sequence_length: PositiveInt
     """Tokens per sequence."""

@@ -20,6 +20,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("plan.tpp=4", r"unknown field 'tpp'; did you mean 'tp'\?"),
         ("stack.routing_launches=60", r"unknown field 'routing_launches'; .* write fused_router instead"),
         ("cluster.oversubscription=2", r"unknown field 'oversubscription'; write network.levels.NAME.oversubscription"),
+        ("training.global_batch_size=10000000000", r"global_batch_size = 10000000000: should be less than or equal"),
         ("cluster.network.leaf.oversubscription=2", r"network.leaf: unknown field 'leaf'; choose from levels, "),
         (
             "cluster.network.levels.core.oversubscription=2",
