@@ -68,7 +68,7 @@ def attempt(case: Case) -> tuple[Fault | None, int | None]:
     from sim.cli import _run
     from sim.commands.exit_codes import run_to_the_end
 
-    out, err, held = _Output(), _Output(), _held_bytes()
+    out, err, held = _Output(), _Output(), max(_most_held(), MOST_BYTES + _in_use())
     before = sys.argv
     sys.argv = ["flopcast", *case.words]
     signal.signal(signal.SIGPROF, _stop)
@@ -88,7 +88,12 @@ def attempt(case: Case) -> tuple[Fault | None, int | None]:
     return _fault_of(code, out.getvalue(), err.getvalue(), case, held), code
 
 
-def _held_bytes() -> int:
+def _in_use() -> int:
+    """Memory that this process has now: what earlier inputs left in its caches."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def _most_held() -> int:
     """The most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -109,8 +114,8 @@ def _fault_of(code: int, out: str, err: str, case: Case, held: int) -> Fault | N
             wrong = next((line.strip() for line in lines if _NOT_FINITE.search(line)), None)
         if wrong and not _of_the_file(wrong, case):
             return Fault("not finite", f"{case.verb}: {re.sub(r'[0-9.]+', '#', wrong)[:60]}", wrong[:300])
-    used = _held_bytes()
-    if used > max(MOST_BYTES, held):
+    used = _most_held()
+    if used > held:
         return Fault("memory", case.verb, f"{used / 1e9:.1f} GB in use")
     return None
 
