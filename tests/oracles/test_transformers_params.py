@@ -209,7 +209,7 @@ def test_every_architecture_is_compared():
 
 def test_the_page_says_how_many_there_are():
     page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text()
-    assert f"Decoders of {len(DENSE)} dense model types" in page
-    assert f"of {len(MIXTURES)} with mixtures of" in page
-    assert f"of {len(HYBRIDS)} hybrids" in page
-    assert f"inside {len(by_name(table('huggingface_wrappers')['wrappers']))} others" in page
+    assert f"**Dense decoders** of {len(DENSE)} model types" in page
+    assert f"**Mixtures of experts** of {len(MIXTURES)} model types" in page
+    assert f"**Hybrids** of {len(HYBRIDS)} model types" in page
+    assert f"**Language models inside** {len(by_name(table('huggingface_wrappers')['wrappers']))} multimodal types" in page

@@ -246,7 +246,7 @@ def test_without_the_limit_adapters_beside_4_bits_may_be_what_fits():
         ("plan llama3-8b", "give a number, such as --gpus 512, or --within 30d"),
         ("plan llama3-8b --within 30d --gpu h100", "add --tokens, such as --tokens 15T"),
         ("plan llama3-8b --within 30d --tokens 1T", "add --gpu, such as --gpu h100, or --cluster"),
-        ("plan llama3-8b --within 30d --tokens 1T --gpus 8", "leave --gpus 8 out"),
+        ("plan llama3-8b --within 30d --tokens 1T --gpus 8", "give one of them"),
         ("plan llama3-8b --gpus 8 -s training.precision=fp16", "plan sets training.precision by --precision"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
         ("plan llama3-8b --gpus 8 --price 3", "name it with --gpu"),
