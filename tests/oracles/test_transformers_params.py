@@ -212,4 +212,6 @@ def test_the_page_says_how_many_there_are():
     assert f"**Dense decoders** of {len(DENSE)} model types" in page
     assert f"**Mixtures of experts** of {len(MIXTURES)} model types" in page
     assert f"**Hybrids** of {len(HYBRIDS)} model types" in page
-    assert f"**Language models inside** {len(by_name(table('huggingface_wrappers')['wrappers']))} multimodal types" in page
+    assert (
+        f"**Language models inside** {len(by_name(table('huggingface_wrappers')['wrappers']))} multimodal types" in page
+    )
