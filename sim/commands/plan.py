@@ -210,8 +210,8 @@ def ask_plan(
             return in_time(asked, limit, card, cluster or "", terms=terms, export_to=export_to, progress=progress)
     assert gpus is not None
     if named:
-        with spinner("plans priced"):
-            return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to)
+        with progress_bar("plans priced") as progress:
+            return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to, progress=progress)
     if asked.tokens is None:
         assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens (--tokens)",)
         asked = replace(asked, tokens=TOKENS, assumed=assumed)

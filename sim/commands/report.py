@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from sim.commands.options import Engine, Overrides, ProfileOption, ScenarioFile
-from sim.commands.progress import spinner
+from sim.commands.progress import progress_bar
 from sim.errors import FlopcastError, SpecError
 from sim.files import write_text
 from sim.search import search
@@ -41,8 +41,8 @@ def report(
     answer, found, why = estimate(question, engine), None, ""
     try:
         if with_search:
-            with spinner("plans priced"):
-                found = search(question)
+            with progress_bar("plans priced") as progress:
+                found = search(question, progress=progress)
     except FlopcastError as error:
         why = str(error)
     page = report_page(answer, found, why)

@@ -43,7 +43,7 @@ TOP = 10
 """Plans that are shown unless more or fewer are asked for."""
 SPACE = Fills(
     run,
-    *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "require_fit"),
+    *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "progress", "require_fit"),
     gpus=Opt(read=lambda words, _: opt.read_range(words), help="Number of GPUs, such as 1024, or a range: 64..4096."),
     memory_limit_bytes=Opt(
         "--memory-limit",
@@ -245,8 +245,8 @@ def _load_with_fixed(path: Path, overrides: Sequence[str], profile: str | None) 
 def _result(given: Scenario, questions: Questions, options: dict[str, Any]) -> SearchResult:
     """The best plans, those of other schedules beside them, and their ranking at risk where one is asked for."""
     top = questions.top if questions.risk is None else max(questions.top, RANKED)
-    with spinner("plans priced"):
-        result = run(given, top=top, require_fit=questions.schedules is None, **options)
+    with progress_bar("plans priced") as progress:
+        result = run(given, top=top, progress=progress, require_fit=questions.schedules is None, **options)
     if questions.schedules is not None:
         with progress_bar("schedules searched") as progress:
             result = search_schedules(result, questions.schedules, progress=progress)

@@ -301,14 +301,18 @@ class Layouts:
         return np.array([each.all_leave for each in self.hops])
 
 
-def place_layouts(scenario: Scenario, degrees: Sequence[Sequence[int]] | Ints) -> Layouts:
+def place_layouts(
+    scenario: Scenario, degrees: Sequence[Sequence[int]] | Ints, progress: Callable[[], object] | None = None
+) -> Layouts:
     """Place layouts (tp, cp, pp, dp, ep) on the cluster, all with the `sharding_group` and placement of the plan.
 
     Their experts are whole, or cut over the tensor-parallel group as the plan's are.
+
+    progress : called before each group is placed, which takes long where switches are shared by very many GPUs.
     """
     plan = scenario.plan
     how = plan.etp > 1, plan.sharding_group, plan.placement
-    return _place(cost_model(scenario), np.asarray(degrees, dtype=np.int64), *how)
+    return _place(cost_model(scenario), np.asarray(degrees, dtype=np.int64), *how, progress)
 
 
 @lru_cache(maxsize=1024)
@@ -317,7 +321,14 @@ def layout_of(costs: CostModel, degrees: tuple[int, ...], cut: bool, group_size:
     return _place(costs, np.array([degrees]), cut, group_size, placement)
 
 
-def _place(costs: CostModel, degrees: Ints, cut: bool, group_size: int | None, placement: str) -> Layouts:
+def _place(
+    costs: CostModel,
+    degrees: Ints,
+    cut: bool,
+    group_size: int | None,
+    placement: str,
+    progress: Callable[[], object] | None = None,
+) -> Layouts:
     tp, cp, pp, dp, ep = np.ascontiguousarray(degrees.T)
     etp, cluster = tp if cut else np.ones_like(tp), costs.cluster
     plans = [Degrees._make([*each, placement]) for each in np.column_stack([degrees, etp]).tolist()]
@@ -326,6 +337,8 @@ def _place(costs: CostModel, degrees: Ints, cut: bool, group_size: int | None, p
         """What is found for every plan; groups of a shape follow each other, the fewest GPUs first."""
         found: list[Any] = [None] * len(plans)
         for number in sorted(range(len(plans)), key=lambda each: (shape(plans[each]), plans[each].num_gpus)):
+            if progress is not None:
+                progress()
             found[number] = place(plans[number])
         return found
 

@@ -19,6 +19,7 @@ from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
 from sim.search.fixed import as_fixed
 from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
+from sim.search.plans.space import Progress
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
 from sim.specs.frameworks import DEFAULT, find_framework
@@ -308,6 +309,7 @@ def plan_of(
     memory_limit_bytes: float | None = None,
     fixed: Mapping[str, Any] | None = None,
     export_to: str | None = None,
+    progress: Progress | None = None,
 ) -> Planned:
     """The best plan on so many GPUs, and its run where the scenario has a budget of tokens.
 
@@ -316,6 +318,7 @@ def plan_of(
     memory_limit_bytes : of one GPU. Default: all that its driver gives. [bytes]
     fixed : fields that every plan must have, as `search` takes them.
     export_to : a framework that must be able to run the plan.
+    progress : called with (plans priced, plans in the space).
     """
     result = search(
         scenario,
@@ -324,6 +327,7 @@ def plan_of(
         room=room,
         fixed=fixed,
         export_to=export_to,
+        progress=progress,
         require_fit=False,
     )
     if not result.best:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import gcd, inf
 from typing import Any
 
@@ -77,9 +78,15 @@ def price_batches(
         among: dict[str, Any] = {"gpus": gpus, "context": (1,), "experts": (expert_degree(scenario, batch),)}
         priced = PricedBatch()
 
+        def searched(done: int, size: int, number: int = number) -> None:
+            progress(number + done / max(1, size) / 2)
+
         try:
             # How fast it could be trained at all: whichever framework can run the plan.
-            priced.result = result = search(given, **among, top=1, confirm=1, layouts=False, any_framework=True)
+            priced.result = result = search(
+                given, **among, top=1, confirm=1, layouts=False, any_framework=True,
+                progress=searched,
+            )  # fmt: skip
         except InfeasiblePlan as error:
             refusal = error
         else:
@@ -90,7 +97,7 @@ def price_batches(
             priced.any_memory = fastest_of_sizes(sizes, result.step_time_s)
         progress(number + 0.5)
         if layered:
-            priced.table = table = layered_table(given, **among)
+            priced.table = table = layered_table(given, **among, progress=partial(progress, number + 0.5))
             plans += table.plans
             priced.layered = fastest_of_sizes(table.column("num_gpus"), table.bound_s)
         if priced.fastest:

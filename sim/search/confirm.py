@@ -22,7 +22,7 @@ import numpy as np
 from sim.arrays import Array
 from sim.estimate import estimate
 from sim.search.candidate import ROUNDING, Candidate
-from sim.search.plans.space import Fields
+from sim.search.plans.space import Fields, Progress
 from sim.search.queries import Selection
 from sim.search.result import SearchResult
 
@@ -130,7 +130,7 @@ def by_price(
 
 
 def run_best(
-    result: SearchResult, named: Fields, top: int, most: int
+    result: SearchResult, named: Fields, top: int, most: int, progress: Progress | None = None
 ) -> tuple[SearchResult, Selection, Found[Candidate]]:
     """Run the best plans with some fields, and make room for those that need it.
 
@@ -151,7 +151,7 @@ def run_best(
     """
     known, here, ceiling = dict(result.known), result, None
     while True:
-        here = here.with_room(top, named, ceiling)
+        here = here.with_room(top, named, ceiling, progress)
         chosen = here.select(named, COPIES * most + 1)  # so many runs, and a bound for the others, lie among them
         found = best_first(by_price(here, chosen.best, most, known), Found[Candidate](top, most))
         if not found.ran or found.last <= here.room_floor:

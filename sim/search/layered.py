@@ -118,6 +118,7 @@ def layered_table(
     sequence_parallel: Sequence[bool] = (False, True),
     zero_stages: Sequence[int] = (0, 1, 2, 3),
     offloaded_layers: int = 0,
+    progress: Callable[[], object] | None = None,
 ) -> LayeredTable:
     """Bound and memory-check every layered plan.
 
@@ -134,6 +135,8 @@ def layered_table(
         Choices to try.
     offloaded_layers : int
         Layers of the model whose activations wait in host memory.
+    progress : callable, optional
+        Called as layouts are placed and before plans of a category are bounded.
 
     Notes
     -----
@@ -163,7 +166,7 @@ def layered_table(
         _, first, layout = np.unique(code, return_index=True, return_inverse=True)
         columns = columns.with_layout(layout.ravel())
         space = Space(given, numbers[:5, first].T, columns, categories, schedules=LAYERED)
-        found, looked_at = _fitting(space, deals, shape, deals_at(deals, shape[first]))
+        found, looked_at = _fitting(space, deals, shape, deals_at(deals, shape[first]), progress)
         parts += [(np.full(len(rows), len(spaces)), rows, *of_rows) for rows, *of_rows in found]
         plans, spaces = plans + looked_at, [*spaces, space]
     none = (*np.empty((3, 0), dtype=np.int64), *np.empty((2, 0)))
@@ -179,10 +182,12 @@ def _with_batch(scenario: Scenario, batch: int) -> Scenario:
     return scenario.replace(training=scenario.training.replace(global_batch_size=batch), plan=plan)
 
 
-def _fitting(space: Space, deals: Deals, shape: Ints, of_layouts: Deals) -> tuple[list[tuple[Array, ...]], int]:
+def _fitting(
+    space: Space, deals: Deals, shape: Ints, of_layouts: Deals, progress: Callable[[], object] | None = None
+) -> tuple[list[tuple[Array, ...]], int]:
     """(rows, their category, bounds, memory) of the plans of a space that fit; and how many were looked at."""
     scenario = space.scenario
-    layouts = place_layouts(scenario, space.layouts)
+    layouts = place_layouts(scenario, space.layouts, progress)
     shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
     shares_state = shared[space.columns.layout]
     found, looked_at = list[tuple[Array, ...]](), 0
@@ -190,6 +195,8 @@ def _fitting(space: Space, deals: Deals, shape: Ints, of_layouts: Deals) -> tupl
         rows = np.flatnonzero(space.searched[each.sequence_parallel] & (shares_state | (each.zero_stage == 0)))
         if not len(rows):
             continue
+        if progress is not None:
+            progress()
         batch = plan_batch(space, layouts, rows, np.full(len(rows), number))
         # Memory first: most plans of a large model do not fit, and need no price.
         needed = memory_bytes(batch, of_layouts)

@@ -13,7 +13,7 @@ import numpy as np
 from sim.notebook import NotebookDisplay
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import expert_degrees
-from sim.search.plans.space import Fields
+from sim.search.plans.space import Fields, Progress
 from sim.search.queries import (
     PricedPlans,
     Selection,
@@ -67,7 +67,9 @@ class SearchResult(PricedPlans, NotebookDisplay):
     room_floor: float = np.inf
     room_fields: Fields | None = None
 
-    def with_room(self, few: int, fields: Fields | None = None, ceiling: float | None = None) -> Self:
+    def with_room(
+        self, few: int, fields: Fields | None = None, ceiling: float | None = None, progress: Progress | None = None
+    ) -> Self:
         """The result with plans that fit only once room is made, if they may be among the best few with some fields.
 
         ceiling : score up to which room is made, whatever is among the best few by their prices.
@@ -75,7 +77,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
         begun = time.perf_counter()
         looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
         wanted = {**self.ways_fixed, **(fields or {})}
-        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling)
+        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling, progress)
         given = self.plans_given_room + room.tried
         took = self.elapsed_s + time.perf_counter() - begun
         plans = replace(plans, ways_fixed=self.ways_fixed, elapsed_s=took)

@@ -23,7 +23,7 @@ from sim.errors import SpecError, nearest
 from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.deal import put_together
 from sim.search.plans.layouts import ROOM, Category
-from sim.search.plans.space import Fields, Space, agrees
+from sim.search.plans.space import Fields, Progress, Space, agrees
 from sim.search.prices.formula import Priced, Rows, join, layouts_with_links, ways_of
 from sim.search.queries import PricedPlans
 from sim.specs import Scenario
@@ -227,12 +227,14 @@ def make_room(
     fields: Fields | None = None,
     floor: float = -np.inf,
     ceiling: float | None = None,
+    progress: Progress | None = None,
 ) -> tuple[_Plans, Room]:
     """Plans with those for which room was made, that may be among the best few with some fields.
 
     ways : of WAYS.
     floor : score up to which room was looked for already.
     ceiling : score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
+    progress : called with (plans looked at, all that may be).
     """
     fields = {} if fields is None else fields
     if "recompute_modules" in fields:
@@ -264,6 +266,8 @@ def make_room(
             here = np.arange(first, last)
             new = _fitting(plans, chosen, here - begin, category[here], block)
             tried += (len(able) + block) * len(here)
+            if progress is not None:
+                progress(last, len(row))
             if new:
                 numbers = [np.array(column) for column in list(zip(*new, strict=True))[1:]]
                 best = np.concatenate([best, plans.score_of(Priced(numbers[0], *numbers))])

@@ -15,7 +15,7 @@ from sim.search.candidate import OBJECTIVES
 from sim.search.confirm import MOST_RUNS, run_best
 from sim.search.fixed import has_layouts, split_fixed, values_of
 from sim.search.plans.layouts import context_degrees
-from sim.search.plans.space import build_space
+from sim.search.plans.space import Progress, build_space
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
@@ -41,6 +41,7 @@ def search(
     fixed: Mapping[str, Any] | None = None,
     any_framework: bool = False,
     export_to: str | None = None,
+    progress: Progress | None = None,
     require_fit: bool = True,
 ) -> SearchResult:
     """Price and memory-check every plan, and confirm the best by the exact engine.
@@ -78,6 +79,8 @@ def search(
     export_to : str, optional
         Only plans that this framework can run in its latest version; and the scenario's own only where that is of the
         same kind, such as NeMo and Megatron-LM.
+    progress : callable, optional
+        Called with (plans priced, plans in the space), then with those for which room is made.
     require_fit : bool
         False: where none fits, a result without a best plan, as `search_schedules` may find one of another schedule.
 
@@ -129,7 +132,7 @@ def search(
         runs_on=runs_on,
         fixed=in_space,
     )
-    prices = price_space(space)
+    prices = price_space(space, progress)
     result = SearchResult(
         space,
         objective,
@@ -143,7 +146,7 @@ def search(
         room=room,
         ways_fixed=ways_fixed,
     )
-    result, _, found = run_best(result, {}, top, max(top, confirm))
+    result, _, found = run_best(result, {}, top, max(top, confirm), progress)
     if not found.ran:
         if require_fit:
             raise InfeasiblePlan(result.nothing_fits())

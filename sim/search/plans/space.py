@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -33,6 +33,8 @@ from sim.specs.framework_plans import PlanRule
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
+Progress = Callable[[int, int], object]
+"""Called with (done, in all)."""
 OF_CATEGORIES = frozenset({*CHOICES, *ROOM, "sharding_group", "reshard_after_forward"})
 """Fields of a plan that its category says."""
 

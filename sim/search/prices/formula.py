@@ -5,7 +5,7 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -22,7 +22,7 @@ from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
 from sim.search.plans.layouts import SCHEDULES, Columns
-from sim.search.plans.space import Space, base_plan
+from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
 from sim.work.recompute import searched_word
@@ -96,8 +96,9 @@ def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
         yield number, here.row, here.step_time_s, here.memory_bytes
 
 
-def price_space(space: Space) -> Priced:
+def price_space(space: Space, progress: Progress | None = None) -> Priced:
     """The table of all plans, category after category."""
+    report = progress or (lambda done, size: None)
     # Given back at once, untouched: from then on glibc's malloc keeps the memory of arrays as large as those below
     # instead of returning it to the system and faulting it in again, a third of the time.
     np.empty(4_000_000)
@@ -107,7 +108,7 @@ def price_space(space: Space) -> Priced:
     flags = {each.sequence_parallel for each in categories}
     rows_of = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
     without, columns = len(rows_of[0]), space.columns.take(np.concatenate(rows_of))
-    layouts, links = layouts_with_links(scenario, space.layouts)
+    layouts, links = layouts_with_links(scenario, space.layouts, partial(report, 0, space.num_plans))
     ways = ways_of(scenario, [(word, 0) for word in again])
     prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways)
     flag, choices = (np.arange(len(columns)) >= without).astype(np.int64), np.array(zeros)[:, np.newaxis, np.newaxis]
@@ -116,6 +117,7 @@ def price_space(space: Space) -> Priced:
         some = slice(begin, begin + _AT_ONCE)
         rows = Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some])
         nbytes[..., some], seconds[..., some] = rows.memory_bytes(choices), rows.step_times(choices)
+        report(round(min(some.stop / len(columns), 1.0) * space.num_plans), space.num_plans)
     where = [
         (
             zeros.index(each.zero_stage),
@@ -141,9 +143,11 @@ def ways_of(scenario: Scenario, again: Sequence[tuple[str, int]]) -> tuple[Way, 
     return tuple(Way(overlap, flag, *each) for flag, each in product((False, True), again))
 
 
-def layouts_with_links(scenario: Scenario, degrees: Ints) -> tuple[Layouts, Links]:
+def layouts_with_links(
+    scenario: Scenario, degrees: Ints, waiting: Callable[[], object] | None = None
+) -> tuple[Layouts, Links]:
     """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
-    layouts = place_layouts(scenario, degrees)
+    layouts = place_layouts(scenario, degrees, waiting)
     longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
     return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
 
