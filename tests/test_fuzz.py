@@ -19,7 +19,9 @@ def test_whatever_comes_in_is_answered_or_refused():
 
 
 def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
-    assert not [(seed, breach) for seed, breach in look(10, seed=100) if breach.anomaly is None]
+    # PipeDream adds no gradients to others; what the first micro-batch spares is launches where its GPU waits for them.
+    known = [(seed, breach) for each in (700850, 700979) for seed, breach in look(1, seed=each)]
+    assert not [(seed, breach) for seed, breach in (*known, *look(10, seed=100)) if breach.anomaly is None]
 
 
 def test_what_an_anomaly_looks_like():

@@ -115,13 +115,14 @@ class BlockCosts(NamedTuple):
     """Seconds of one block and micro-batch; floats, or arrays over cuts. [s]
 
     passes : of each place on the axis over passes, by cause.
-    ahead : of each pass, by how much the host is ahead when it ends; and what of its waits others' lead can hide. There
-        is no lead where layers exchange something: they wait for the slowest host of their group.
+    ahead : of each pass, by how much the host is ahead when it ends; how much of this lead later layers have; and what
+        of its waits the lead of others can hide. Later layers have none where layers exchange something: they wait for
+        the slowest host of their group.
     card : what collectives of forward and backward put on a network card, at its best rate, compute beside them or not.
     """
 
     passes: tuple[dict[Cause, Number], ...]
-    ahead: tuple[tuple[Number, Number], ...]
+    ahead: tuple[tuple[Number, Number, Number], ...]
     card: tuple[Number, Number]
 
 
@@ -170,7 +171,7 @@ def block_costs(works: Sequence[BlockWork], compute: ComputeModel, groups: Group
         for seconds, _ in (whole, half):
             seconds[Cause.RECOMPUTE] = recompute
         passes = first, whole, half, later
-        leads = tuple((alone * lead, hidden) for _, (lead, hidden) in passes)
+        leads = tuple((lead, alone * lead, hidden) for _, (lead, hidden) in passes)
         priced[key] = BlockCosts((*(took for took, _ in passes), at_peak), leads, (once.card, card + more.card))
     return [priced[key] for key in keys]
 

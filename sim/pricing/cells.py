@@ -51,8 +51,8 @@ class CellPrices:
 
     passes : (passes, blocks, causes, ways, cells), with the passes of `sim.costs.block`. [s]
     card_s : what collectives of forward and backward put on a network card, at its best rate; (2, blocks, ways, cells).
-    ahead_s : by how much the host is ahead of the GPU when a block's pass ends, and what of the block's waits others'
-        lead can hide; (2, passes, blocks, ways, cells). [s]
+    ahead_s : by how much the host is ahead of the GPU when a block's pass ends, how much of this lead later blocks
+        have, and what of the block's waits the lead of others can hide; (3, passes, blocks, ways, cells). [s]
     activation_bytes : kept for the backward; (blocks, ways, cells). [bytes]
     sends_s : a send to a rank of the same NVLink domain, and of another; (2, ways, cells). [s]
     working_bytes : the largest short-lived buffer besides what is kept; (ways, cells). [bytes]
@@ -121,7 +121,7 @@ def _priced(costs: CostModel, cells: bytes, ways: tuple[Way, ...], slices: int) 
     model, compute, shape = costs.model, costs.noting(), (len(ways), np.size(cut.microbatch_size))
     blocks, tables = num_blocks(model), np.zeros((4, *shape))
     passes, card = np.zeros((AT_PEAK + 1, blocks, len(Cause), *shape)), np.zeros((2, blocks, *shape))
-    ahead = np.zeros((2, AT_PEAK, blocks, *shape))
+    ahead = np.zeros((3, AT_PEAK, blocks, *shape))
     prices = CellPrices(ways, passes, card, ahead, np.zeros((blocks, *shape)), np.zeros((2, *shape)), *tables)
     for overlap_tp, sequence_parallel in dict.fromkeys(way[:2] for way in ways):
         cut, stack = replace(cut, sequence_parallel=sequence_parallel), costs.stack

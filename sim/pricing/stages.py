@@ -35,6 +35,7 @@ from sim.pricing.zero import (
     price_visits,
 )
 from sim.specs import Scenario
+from sim.specs.plan import UPDATES_EACH_MICROBATCH
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage
 from sim.work.operations import Cause, Phase, adapters_of
 from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
@@ -349,23 +350,28 @@ def _hidden_waits(plans: Plans, deal: Deal, rows: int) -> Floats:
     loss_func). Returns an array (passes, kinds of stages, plans).
     """
     layers = deal.stage_kinds[:, FIRST_KIND:]
-    leads = plans.prices.ahead_s[:, :rows, FIRST_KIND:, plans.way, plans.cell]
+    leads = plans.prices.ahead_s[1:, :rows, FIRST_KIND:, plans.way, plans.cell]
     ahead, waits = (put_together(layers, each.swapaxes(0, 1)).swapaxes(0, 1) for each in leads)
     return np.minimum(ahead, waits)
 
 
 def _not_added(plans: Plans, rows: int) -> Floats:
-    """What passes take less, as a mean over micro-batches, where nothing is added to the gradients of the first.  [s]
+    """What passes take less, as a mean over micro-batches, where the first after an update adds to no gradients.  [s]
 
     So it is where they were dropped (pytorch/pytorch:torch/csrc/autograd/functions/accumulate_grad.h). Data-parallel
-    GPUs copy them into buffers then, which takes about as long.
+    GPUs copy them into buffers then, which takes about as long. A pass that waits for its host loses only launches.
     """
     stack, compute = plans.costs.stack, plans.costs.compute
     params = block_params(*plans.layouts.holds)[TRAINED].sum(axis=0)[:-1, plans.layout]
-    nbytes = sum(each.nbytes for each in accumulation(params, stack, int(compute.width)))
+    kernels, rows = accumulation(params, stack, int(compute.width)), min(rows, AT_PEAK)
+    spared = sum(each.nbytes for each in kernels) / compute.memory_bandwidth("add")
+    launches = compute.backward_launch_s * sum(each.kernels for each in kernels) * (params > 0)
+    lead, _, waits = plans.prices.ahead_s[:, :rows, :, plans.way, plans.cell]
+    late = waits - lead
+    saved = np.maximum(late, 0.0) - np.maximum(late - launches, -spared)
     alone = plans.layouts.data.size[plans.layout] == 1
-    added = nbytes / compute.memory_bandwidth("add") / plans.num_microbatches * alone
-    return np.stack([-added * (place in (BACKWARD, WEIGHT_GRAD)) for place in range(min(rows, AT_PEAK))])
+    first = 1 if plans.schedule in UPDATES_EACH_MICROBATCH else 1 / plans.num_microbatches
+    return np.stack([-saved[place] * first * alone * (place in (BACKWARD, WEIGHT_GRAD)) for place in range(rows)])
 
 
 def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Floats:

@@ -114,7 +114,7 @@ class ChosenRows:
 
         *ranks, whole = of_ranks(both)
         for place in (FORWARD, BACKWARD):  # no rank hides more waits than all of them together
-            leads = self._prices.ahead_s[:, place][:, :, batch.way, batch.cell].copy()
+            leads = self._prices.ahead_s[1:, place][:, :, batch.way, batch.cell].copy()
             leads[:, :FIRST_KIND] = 0.0
             whole = whole - np.minimum(*(of_ranks(each)[-1] for each in leads))
         busiest = np.maximum(np.maximum(ranks[0], ranks[2]), np.where(between > 0, ranks[1], 0.0))
@@ -340,7 +340,7 @@ def _fitting(plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Int
     categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
     found, known = list[_Made](), set(categories)
     nbytes = chosen.memory_bytes(places)
-    fits = (nbytes <= limit) & _allowed(plans, chosen, places, category)
+    fits = _allowed(plans, chosen, places, category, nbytes <= limit)
     fits[0] = False  # of what does nothing it is known
     pointless = chosen.dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
     way, place = np.nonzero(fits & ~pointless)
@@ -361,13 +361,13 @@ def _fitting(plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Int
     return found
 
 
-def _allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, base: Ints) -> Bools:
-    """Which ways the framework's rules leave to some rows, each of a category; (ways, rows)."""
-    found = np.ones((len(chosen.ways), len(here)), dtype=bool)
+def _allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, base: Ints, fits: Bools) -> Bools:
+    """Which ways the framework's rules leave to some rows, each of a category, of those that fit; (ways, rows)."""
+    found = np.zeros_like(fits)
     for number in np.unique(base).tolist():
-        some = np.flatnonzero(base == number)
-        for place, way in enumerate(chosen.ways):
-            made = _category(plans.space.scenario, plans.space.categories[number], way, 0)
+        for place in np.flatnonzero(fits[:, base == number].any(axis=1)).tolist():
+            some = np.flatnonzero((base == number) & fits[place])
+            made = _category(plans.space.scenario, plans.space.categories[number], chosen.ways[place], 0)
             found[place, some] = plans.space.keeps_room(made, chosen.rows[here[some]])
     return found
 

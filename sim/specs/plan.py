@@ -110,6 +110,8 @@ def layout_stages(layout: str) -> tuple[str, ...]:
 
 LAYERED = ("breadth_first", "modular")
 """Schedules in which one rank alone may hold several chunks: layered gradient accumulation."""
+UPDATES_EACH_MICROBATCH = ("pipedream",)
+"""Schedules that update weights after every micro-batch, so that no gradient is added to another."""
 DEFAULT_RECOMPUTE_MODULES = ("core_attn",)
 """What selective recomputation runs again where nothing else is said (Korthikanti et al. 2022, section 5)."""
 

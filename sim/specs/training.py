@@ -70,7 +70,7 @@ class TrainingSpec(Spec):
     bytes_per_token: PositiveFloat | None = None
     """What a token takes in the data that are read: more than its number where images or sound become tokens. Default:
     2 for a vocabulary of up to 65,500, else 4 (Megatron-LM's indexed datasets). [bytes]"""
-    tokens: PositiveFloat | None = None
+    tokens: float | None = Field(default=None, ge=1)
     """Token budget of the whole run, for the days it takes: 300e9, 15T."""
 
     NAMES = ("adapter_targets",)
