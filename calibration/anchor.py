@@ -39,8 +39,8 @@ def anchor(
 ) -> None:
     """Fit the profile and stack of a scenario to step times that you measured, and write both to one file.
 
-    Each value moves as far as it is uncertain and the steps depend on it. `--profile` of every verb takes the file. No
-    file is written, and the exit code is 2, where all steps are too far off to learn from.
+    A value moves further the less certain it is and the more the steps depend on it. `--profile` of every verb takes
+    the file. If all steps are too far off to learn from, no file is written, and the exit code is 2.
     """
     from rich.console import Console
 

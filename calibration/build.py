@@ -194,7 +194,7 @@ def calibrate(
     device = data.machine.get("device", "a machine the data do not name")
     software = f", torch {data.machine['torch']}" if "torch" in data.machine else ""
     far = (f"{part} (measured, but {error:.0%} from its fit)" for part, error in draft.refused.items())
-    missing = (*far, *draft.missing, f"everything else not listed as fitted (as in profile {base.name!r})")
+    missing = (*far, *draft.missing, f"all else (as in profile {base.name!r})")
     changes |= {
         "name": name,
         "gpu": base.gpu if base.gpu in cluster.gpu.name else cluster.gpu.name,
@@ -283,7 +283,7 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
 def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Profile) -> LinkParams:
     """The profile's network, of what was measured between NVLink domains; NVLink is `base`'s, fitted already."""
     if not any(points.domains_of(item, cluster) > 1 for item in data.measurements):
-        draft.missing.append("network between NVLink domains (one was measured)")
+        draft.missing.append("network between NVLink domains (only one domain was measured)")
         return base.network
     node = cluster.node
     between = partial(points.network_points, data, cluster=cluster)

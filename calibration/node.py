@@ -97,7 +97,10 @@ def node_of(machine: dict[str, Any]) -> str:
         )
     known = ", ".join(preset_names("nodes"))
     which = f"no node preset has a GPU called {device!r}" if device else "the data do not name the device"
-    raise SpecError(f"{which}; name the node that was measured (--node dgx-a100-80gb): {known}")
+    raise SpecError(
+        f"{which}; give the node that was measured (--node), a file that describes it (docs/extending.md) or one of "
+        f"{known}"
+    )
 
 
 def fitting_nodes(machine: dict[str, Any]) -> list[str]:

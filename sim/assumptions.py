@@ -79,8 +79,8 @@ def _strangers(scenario: Scenario) -> Iterator[str]:
     if scenario.stack.framework == "megatron-lm" and profile.name in STRANGERS and not profile.provenance.measured:
         gpu, slower = STRANGERS[profile.name]
         yield (
-            f"teams other than Megatron-LM's developers measured steps {slower} longer than predicted on {gpu}; the "
-            "interval allows for that, and the time does not"
+            f"on {gpu}, teams other than Megatron-LM's developers measured steps {slower} longer than predicted; the "
+            "interval includes that, and the estimate does not"
         )
 
 

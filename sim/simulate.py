@@ -231,8 +231,8 @@ def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool
     if contention:
         notes.append(_of_both_losses(scenario))
         notes.append(
-            "collectives put a ring's bytes on the links, those within an action as one message per kind at its start. "
-            "Weights gathered after the update share links only with each other"
+            "every collective is simulated as a ring, also where the estimate takes a tree or NVLS. All of one kind in "
+            "an action are one message at its start. Weights gathered after the update share links only with each other"
         )
         if slow:
             notes.append("on shared links all replicas are as slow as the slowest")

@@ -273,12 +273,13 @@ GRADES = ("measured here", "like measured runs", "extrapolated", "unknown")
 def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
     """(how well a scenario's step time is known, of GRADES; the one fact that would raise it; empty: none).
 
-    Measured here: the profile was drawn to runs of this model. Like measured runs: runs of MANY lineages are published
-    on this GPU, of this precision, sharded so. Extrapolated: of fewer, or something lies outside what the profile was
-    fitted on. Unknown: the framework is, or nothing was measured on the GPU.
+    Measured here: the profile was fitted to a run of this model and precision on as many GPUs. Like measured runs: to
+    another run, or runs of MANY lineages are published on this GPU, of this precision, sharded so. Extrapolated: of
+    fewer, or something lies outside what the profile was fitted on. Unknown: the framework is, or nothing was measured
+    on the GPU.
     """
-    provenance = scenario.profile.provenance
-    if measured_run(scenario) in {run.name for run in provenance.measured}:
+    provenance, place = scenario.profile.provenance, place_of(scenario)
+    if (measured_run(scenario), place) in [(run.name, run.place) for run in provenance.measured]:
         return GRADES[0], ""
     if provenance.of_datasheet:
         return GRADES[3], "one measured step (flopcast anchor)"

@@ -343,4 +343,5 @@ def report(found: Sequence[Claim], width: int = 80) -> Iterator[str]:
         yield from wrap(f"[{number}] {words}", width, subsequent_indent="    ")
     held, turned = (sum(getattr(claim, name) for claim in found) for name in ("holds", "turned"))
     yield ""
-    yield f"{held} of {len(found)} claims hold; of the others {turned} come out the other way round"
+    others = f"; of the others {turned} come out the other way round" if held < len(found) else ""
+    yield f"{held} of {len(found)} claims hold{others}"

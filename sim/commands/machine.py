@@ -245,8 +245,8 @@ def _collective_views(asked: dict[str, Any], domain_gpus: int) -> list[Any]:
         table[name] = [show(value, "B/s") if name == "algbw" else show_time(value) for value in values]
     notes = f"Times count latency and the rates that links reach by profile {asked['profile']}"
     notes += ", of which oversubscribed switches leave a part. " if spans else ". "
-    nccl = f"An estimate takes the all-reduce that NCCL chooses: {asked['nccl']['algorithm']}"
-    nccl += f", {show_time(asked['nccl']['time_s'])}."
+    nccl = f"Estimates take the fastest all-reduce, as NCCL does: {asked['nccl']['algorithm']}"
+    nccl += f", {show_time(asked['nccl']['time_s'])}{' for the whole job' * spans}."
     if spans:
         notes += "Whole job: one group of all these GPUs. "
         notes += "Beside others: many groups share the network. " * ("beside others" in columns)

@@ -149,7 +149,7 @@ def plan(
 
     gpus : How many GPUs.
     within TIME : Instead of --gpus, find the fewest GPUs that end the run in this time: 30d.
-    cluster : A cluster preset, of any size; all GPUs with a list price if not given.
+    cluster : A cluster preset or YAML file, whose number of nodes is ignored; all GPUs with a list price if not given.
     gpu : Or the kind of GPU: h100, a100-80gb, 4090.
     """
     from sim.report.questions import in_time_sentence, planned_view, ranking_view, sentence_of

@@ -375,10 +375,9 @@ def assumed_of_speeds(scenario: Scenario) -> Iterator[str]:
     gpus, spread, fitted = scenario.plan.num_gpus, scenario.cluster.gpu_spread, scenario.profile.fitted_gpus
     more = float(slowdown(np.array(gpus), spread, fitted))
     if more:
-        those = "single GPU" if fitted == 1 else f"slowest of the {fitted} GPUs"
-        name = scenario.profile.name
+        those = "a single GPU" if fitted == 1 else f"the slowest of {fitted} GPUs"
         yield (
             f"a step waits for its slowest GPU, as their speeds have a standard deviation of {spread:.1%} "
-            f"(cluster.gpu_spread). The slowest of {gpus:,} is taken to be {more:.1%} slower than the {those} on "
-            f"which profile {name!r} was fitted"
+            f"(cluster.gpu_spread). Profile {scenario.profile.name!r} has the rates of {those}, and the slowest of "
+            f"{gpus:,} is taken to be {more:.1%} slower"
         )

@@ -113,7 +113,7 @@ def plan_words(answer: Estimate) -> str:
         microbatch_words(answer): True,
         plan.schedule: True,
         f"{answer.scenario.flushes} flushes": answer.scenario.flushes > 1,
-        f"recompute {recomputed}": plan.recompute != "none",
+        f"recompute {recomputed}": True,
         "sequence parallel": plan.sequence_parallel,
         f"ZeRO {plan.zero_stage}": plan.zero_stage > 0,
         f"{plan.sequence_slices} slices": plan.sequence_slices > 1,
@@ -143,8 +143,11 @@ def surer_words(answer: Estimate) -> str:
 
 def grade_words(answer: Estimate) -> str:
     """Why the step time is as well known as it is, and what would make it better known."""
-    by_datasheet = answer.grade == "unknown" and answer.scenario.profile.provenance.of_datasheet
-    why = f"nothing was measured on {answer.scenario.cluster.gpu.name}" if by_datasheet else GRADE_WORDS[answer.grade]
+    provenance, why = answer.scenario.profile.provenance, GRADE_WORDS[answer.grade]
+    if answer.grade == "unknown" and provenance.of_datasheet:
+        why = f"nothing was measured on {answer.scenario.cluster.gpu.name}"
+    if answer.grade == "like measured runs" and provenance.measured:
+        why = "another run of yours was measured"
     return "; ".join(filter(None, (why, surer_words(answer))))
 
 

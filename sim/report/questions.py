@@ -109,7 +109,7 @@ def _batch_facts(planned: Planned) -> tuple[str, str]:
     training = planned.answer.scenario.training
     note = f"{training.global_batch_size:,} sequences of {training.sequence_length:,}"
     if planned.training is not None and not training.adapter_rank:
-        note += ". A larger batch would need more tokens for the same loss, which only flopcast shortest counts"
+        note += ". Larger batches may need more tokens for the same loss, which only flopcast shortest counts"
     return f"{show_count(training.tokens_per_step)} tokens", note
 
 

@@ -26,7 +26,7 @@ def simulation_view(answer: Simulation) -> Group:
         most = f"to {show(answer.quantile_s(0.95), 's', digits=4)}"
         parts += [_line("Median", answer.quantile_s(0.5)), _line("5 % to 95 %", answer.quantile_s(0.05), most)]
     if answer.levels:
-        met = f"{answer.meetings:,} messages shared a link that was too narrow for them"
+        met = f"{answer.meetings:,} messages were slowed because a link was full"
         columns = {
             "level": [f"{row['level']} {row['direction']}" for row in answer.levels],
             "links": [f"{row['links']:,}" for row in answer.levels],

@@ -146,7 +146,7 @@ def train(
     if storing.pause_s is not None:
         background = run_of(1.0, replace(terms, asynchronous=True))
     ways = (f"{show_time(load.seconds)} with {LOAD_WORDS[by]}" for by, load in storing.loads.items())
-    notes.append(f"a checkpoint is loaded in the fastest of these ways: {'; '.join(ways)}")
+    notes.append(f"loading a checkpoint takes {', '.join(ways)}; the fastest way is used")
     if run.energy_j is None:
         notes.append(unknown_energy(node))
     if (rented := rented_gpus(answer.num_gpus, node)) > answer.num_gpus:

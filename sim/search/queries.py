@@ -331,7 +331,7 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
     tried = f"{words} did not look faster for any of the {stages.of:,} plans with a pipeline, so none was run exactly"
     if stages.runs:
         several = f"{stages.runs:,} exact run{'s' * (stages.runs > 1)}"
-        tried = f"{words} were run for {stages.plans:,} of the {stages.of:,} plans with a pipeline ({several})"
+        tried = f"{words} were tried for {stages.plans:,} of the {stages.of:,} plans with a pipeline ({several})"
     if not gap_of(worth, stages.bound):
         return f"{tried}. No other can be better than the best plan"
     if not stages.left:
@@ -339,7 +339,7 @@ def stages_assumed(stages: StagesSearched, worth: float) -> str:
             f"{tried}. The other plans are slower, but these plans have layouts that were not tried and may be faster"
         )
     more = "; flopcast search --layouts tries more" if stages.likely else ""
-    return f"{tried}. {stages.left:,} of these may still be faster with layouts that were not tried{more}"
+    return f"{tried}. {stages.left:,} of these plans might still beat the best with layouts that were not tried{more}"
 
 
 def framework_assumed(runs_on: str, scenario: Scenario) -> str:

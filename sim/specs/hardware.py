@@ -106,7 +106,7 @@ class GpuSpec(Spec):
     """One accelerator."""
 
     name: str
-    """Name that its maker gives it, such as H100-SXM5-80GB; the `gpu` of a profile must be a part of it."""
+    """Name that its maker gives it, such as H100-SXM5-80GB; it must contain the `gpu` of a profile."""
     peak_flop_per_s: dict[Precision, PositiveFloat] = Field(min_length=1)
     """Dense matrix-multiply peak by precision. [FLOP/s]"""
     memory_bytes: PositiveFloat

@@ -387,12 +387,14 @@ def load_scenario(path: Path | str, overrides: Sequence[str] | str = (), profile
 
 
 def _find_beside(folder: Path, data: dict[str, Any]) -> None:
-    """Point to files of a model and a profile that lie beside the scenario and not where flopcast is called."""
-    for section in ("model", "profile"):
-        said = data.get(section)
-        if isinstance(said, str) and said.endswith((".json", ".yaml", ".yml")) and not _is_there(Path(said)):
+    """Point to files of sections that lie beside the scenario and not where flopcast is called."""
+    for name, said in data.items():
+        if name in ("cluster", "node") and isinstance(said, dict):
+            _find_beside(folder, said)
+        named = name in ("model", "profile", "cluster", "node", "gpu", "preset") and isinstance(said, str)
+        if named and said.endswith((".json", ".yaml", ".yml")) and not _is_there(Path(said)):
             beside = folder / said
-            data[section] = str(beside) if _is_there(beside) else said
+            data[name] = str(beside) if _is_there(beside) else said
 
 
 def _is_there(path: Path) -> bool:

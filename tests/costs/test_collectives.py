@@ -12,6 +12,7 @@ from sim.costs.collectives import (
     Fabric,
     all_gather,
     all_reduce,
+    all_reduce_ways,
     hierarchical_all_reduce,
     in_switch_all_reduce,
     reduce_scatter,
@@ -92,6 +93,19 @@ def test_the_choice_is_never_worse_than_any_of_the_three():
         times = [each(nbytes, group, net) for each in (ring_all_reduce, tree_all_reduce, hierarchical_all_reduce)]
         assert all_reduce(nbytes, group, net) == min(times)
     assert all_reduce(1e3, group, net) == tree_all_reduce(1e3, group, net)  # the fewest hops
+
+
+def test_which_algorithm_is_the_fastest_on_h100():
+    sizes, table = (1e4, 1e6, 3e7, 1e9), {
+        1: ["NVLS", "NVLS", "NVLS", "NVLS"],  # switches pass a buffer once
+        2: ["NVLS", "NVLS", "NVLS", "NVLS"],
+        4: ["tree", "tree", "tree", "ring"],  # beyond two nodes NVLink relays what the switches' tree passes on
+        64: ["tree", "tree", "tree", "tree"],
+    }  # fmt: skip
+    net = Fabric(PROFILES["h100"].nvlink, PROFILES["h100"].network, 450e9, 50e9)
+    for nodes, named in table.items():
+        ways = [all_reduce_ways(nbytes, Group(8 * nodes, 8), net) for nbytes in sizes]
+        assert [min(each, key=each.get) for each in ways] == named, nodes
 
 
 def group_of(size, stride, domain_gpus):

@@ -165,7 +165,7 @@ def assume_batch(training: Section, replica: int) -> None:
 def assume_sequence(training: Section, model: dict[str, Any]) -> None:
     """A sequence length the model can take. [tokens]"""
     longest = int(model.get("max_sequence_length", ModelSpec.model_fields["max_sequence_length"].default))
-    training.assume("sequence_length", min(longest, LONGEST), f"what the model reads, at most {LONGEST:,}")
+    training.assume("sequence_length", min(longest, LONGEST), f"the model's limit, but at most {LONGEST:,}")
 
 
 def replicas(gpus: int, unit: int, ledger: Ledger, what: str) -> int:

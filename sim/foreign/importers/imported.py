@@ -41,7 +41,7 @@ RECIPES = {kind: str(signs["title"]) for kind, signs in table(SIGNS).items()}
 """Recipes in YAML, TOML and JSON, and what messages call them."""
 KINDS = {
     "huggingface": "Hugging Face config.json",
-    "megatron": "Megatron-LM launch script",
+    "megatron": "Megatron-LM launch script or log",
     "torchtitan": "torchtitan configuration",
     "deepspeed": "DeepSpeed configuration",
     **RECIPES,

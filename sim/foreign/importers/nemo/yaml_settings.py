@@ -199,7 +199,7 @@ def _training(arguments: _Translated, shape: Mapping[str, Any], keys: Settings) 
         arguments.put("seq-length", str(longest))
     training = read_training(arguments, Section("model", keys.ledger, **shape))
     if not length:
-        training.assume("sequence_length", training["sequence_length"], "what the model reads, at most 4,096")
+        training.assume("sequence_length", training["sequence_length"], "the model's limit, but at most 4,096")
     return training
 
 
