@@ -337,6 +337,8 @@ def price_order(scenario: Scenario, plans: Plans, *, fold: bool = True) -> tuple
     options: dict[str, Any] = {"group": plan.microbatch_group, "per_flush": plan.microbatches_per_flush}
     if "slices" in chosen.options:
         options["slices"] = plan.sequence_slices
+    if "ahead" in chosen.options and plan.vocabulary_over_stages:
+        options["ahead"] = 1
     stages = num_stages_of(scenario.model.num_layers, plan)
     if stages < plan.num_stages:
         options["stages"] = stages

@@ -9,14 +9,18 @@ from sim.schedules.actions import B, F, I, Row, W, in_turns, run
 from sim.schedules.registry import schedule
 
 
-@schedule("1f1b", period=lambda p, v: 1)
-def one_f_one_b(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> Row:
+@schedule("1f1b", period=lambda p, v, ahead=0: 1)
+def one_f_one_b(rank: int, num_ranks: int, num_chunks: int, num_microbatches: int, ahead: int = 0) -> Row:
     """PipeDream-Flush: after a warm-up one forward, one backward in turn; at most p − rank micro-batches in flight.
 
     Narayanan et al. 2021, arXiv:2104.04473, figure 3; DAPPLE (Fan et al. 2021). Bubble (p − 1)(t_F + t_B), as GPipe.
+
+    ahead : forwards that every rank runs before its backwards besides. Where all ranks share the head, the last rank's
+        backward waits for theirs, and they run one forward meanwhile: p + 1 micro-batches in flight (Yeung et al. 2024,
+        arXiv:2411.05288, with one barrier, which is the default of its code).
     """
     everything = range(num_microbatches)
-    warmup = num_ranks - 1 - rank
+    warmup = num_ranks - 1 - rank + ahead
     return in_turns((run(F, rank, everything), -warmup), (run(B, rank, everything), 0))
 
 

@@ -21,6 +21,7 @@ OPTIONS = {
     "per_flush": "plan.microbatches_per_flush",
     "group": "plan.microbatch_group",
     "slices": "plan.sequence_slices",
+    "ahead": "plan.vocabulary_over_stages",
     "stages": "stages",
     "batches": "batches",
     "times": "times",

@@ -200,7 +200,8 @@ class ParallelPlan(Spec):
     vocabulary_over_stages: bool = False
     """Cut the embedding and the head by vocabulary over all stages, instead of giving them to the first and the last
     one (Yeung et al. 2024, "Balancing Pipeline Parallelism with Vocabulary Parallelism", arXiv:2411.05288). What the
-    stages exchange for it counts as hidden beside their layers, as the paper runs it."""
+    stages exchange for it counts as hidden beside their layers, as the paper runs it, and under 1F1B every stage keeps
+    one micro-batch more."""
     uneven_layers: bool = False
     """Let some stages hold a layer more than others where the stages do not divide the layers."""
     pipeline_layout: str = ""

@@ -159,6 +159,15 @@ def test_slices_of_sequences_shorten_the_bubble(p, m, k, forward, backward, cost
     assert peak_in_flight(order)[0] == min(m * k, p + k - 1)
 
 
+@given(p=st.integers(1, 6), m=st.integers(1, 12), forward=times, backward=times)
+def test_stages_that_share_the_head_keep_a_micro_batch_more_and_idle_no_longer(p, m, forward, backward, costs_of):
+    """Yeung et al. 2024, arXiv:2411.05288: p + 1 with one barrier."""
+    more = build_order("1f1b", p, 1, m, ahead=1)
+    assert peak_in_flight(more).tolist() == [min(m, p - rank + 1) for rank in range(p)]
+    idle, _ = played(more, costs_of, forward, backward, 0.0)
+    assert idle == pytest.approx((p - 1) * (forward + backward), rel=1e-9, abs=1e-9 * m * forward)
+
+
 @pytest.mark.parametrize("name", sorted(SPAN))
 @given(p=st.integers(1, 8), more=st.integers(0, 12), forward=times, inputs=times, share=st.floats(0.0, 1.0))
 def test_zero_bubble(name, p, more, forward, inputs, share, costs_of):

@@ -310,6 +310,36 @@ def test_the_fork_that_cuts_the_vocabulary_over_stages_does_so_where_there_are_s
     assert found.vocabulary_over_stages == over_stages
 
 
+@rows(
+    ("framework", "version", "norm", "dropout"),
+    [
+        ("megatron-lm", "23.06", "layernorm", 0.1), ("megatron-lm", "core_r0.8.0", "layernorm", 0.1), ("megatron-lm", "latest", "layernorm", 0.1),
+        ("megatron-lm", "latest", "rmsnorm", 0.0), ("nemo", "24.07", "layernorm", 0.1), ("nemo", "25.04", "layernorm", 0.0),
+        ("megatron-bridge", "latest", "layernorm", 0.0), ("mlperf-nvidia", "latest", "layernorm", 0.0),
+        ("vocabulary-parallelism", "latest", "layernorm", 0.0),
+    ],
+)  # fmt: skip
+def test_scripts_of_gpt_leave_megatrons_dropout_and_recipes_set_none(framework, version, norm, dropout):
+    model = {
+        "num_layers": 4,
+        "hidden_size": 1024,
+        "num_heads": 8,
+        "vocab_size": 51200,
+        "position": "rotary",
+        "norm": norm,
+    }
+    assert scenario(stack={"framework": framework, "version": version}, model=model).model.dropout == dropout
+
+
+@rows(
+    ("plan", "precision"),
+    [({"zero_stage": 1}, "bf16"), ({"zero_stage": 0}, "fp32"), ({"zero_stage": 1, "pp": 2, "dp": 32}, "fp32"), ({}, "fp32")],
+)  # fmt: skip
+def test_deepspeed_sums_gradients_in_the_models_precision_under_zero(plan, precision):
+    found = scenario(stack={"framework": "megatron-deepspeed"}, plan={"tp": 1, "pp": 1, "dp": 64, **plan})
+    assert found.stack.gradient_precision == precision
+
+
 def test_overrides_reach_the_framework():
     given = {"stack": "megatron-2021", "plan": {"dp": 64}}
     for override, wanted in (

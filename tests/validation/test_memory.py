@@ -53,7 +53,7 @@ def test_a_peak_counts_what_its_source_s_program_prints(layouts):
         {"source": "torchtitan, page on performance", "peak_gb": "20", "peak_counts": "allocated"},
         {"source": "FlagPerf", "peak_gb": "20"},
     )
-    assert stated.comparable_bytes < reserved.comparable_bytes < unknown.comparable_bytes == unknown.needed_bytes
+    assert stated.comparable_bytes < reserved.comparable_bytes < unknown.comparable_bytes > unknown.needed_bytes
 
 
 def test_bad_rows_stay_beside_good_ones(layouts):
@@ -90,7 +90,7 @@ def test_measured_peaks_are_compared(runs_file, run_row):
     assert [item.peak_bytes for item in outcomes] == [10e9, None, None]
     found = summary(outcomes)
     assert (found["count"], found["peaks"]) == (3, 1)
-    assert found["peak_bias"] == pytest.approx(plain.needed_bytes / 10e9 - 1)
+    assert found["peak_bias"] == pytest.approx(plain.comparable_bytes / 10e9 - 1)
     assert found["peak_error"] == abs(found["peak_bias"])
 
 
@@ -160,7 +160,7 @@ def test_published_peaks_of_the_third_collection(measurements):
         for runs in ([], [measurements / "training_runs_3.csv"])
     )
     assert joined["peaks"] >= 150
-    assert joined["peak_error"] <= alone["peak_error"] <= 0.14
+    assert joined["peak_error"] <= 0.11 < alone["peak_error"] <= 0.13
     assert joined["accuracy"] >= 0.98
 
 

@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from statistics import median
 
 import pytest
 from scored import score_runs
@@ -13,6 +14,7 @@ from flopcast_validation.runs.memory import score_memory
 from sim.estimate import estimate
 from sim.pricing.layouts import cost_model, cut_of
 from sim.work.layers import head_operations, layer_operations
+from sim.work.memory import CACHED
 from sim.work.operations import Phase
 
 DATA = Path(__file__).parents[2] / "calibration" / "data"
@@ -51,6 +53,13 @@ def test_steps_on_an_h100():
     assert len(outcomes) == 33
     assert all(each.right for each in outcomes)
     assert mean(each.comparable_bytes / each.peak_bytes - 1 for each in outcomes) < 0.06
+
+
+def test_the_share_that_the_allocator_keeps_is_what_these_steps_say():
+    rows = [row for gpu in ("h100", "h200") for row in csv.DictReader((DATA / f"{gpu}-steps.csv").open())]
+    kept = [float(row["reserved_gb"]) / float(row["peak_gb"]) - 1.0 for row in rows if row["reserved_gb"]]
+    assert len(kept) == 60
+    assert median(kept) == pytest.approx(CACHED, abs=5e-4)
 
 
 def kernels_s(scenario, chosen, clocked=True):

@@ -12,7 +12,7 @@ from sim.pricing.deal import params_of
 from sim.pricing.memory import peak_memory
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_scenario
 from sim.work.layers import deal_stages, layer_operations
-from sim.work.memory import by_rank, logits_bytes
+from sim.work.memory import CACHED, by_rank, logits_bytes
 from sim.work.pieces import Cut
 from sim.work.sums import gradients_alive, hardware_flop, layer_params, model_flop, part_params, total_params
 
@@ -275,10 +275,13 @@ def test_gradients_that_a_backward_holds_at_once():
     assert alive(narrow, stack=MATH) == 1 + 1 + 2 * scores
 
 
-def test_what_pytorch_counts_leaves_out_the_context(scenarios):
-    _, use = memory_of(scenarios, ["plan.microbatch_size=1"], framework_memory_bytes=3e9, fragmentation=0.5)
-    assert use.total - use.reserved == 3e9
-    assert use.reserved - use.allocated == use.fragmentation > 0
+def test_what_pytorch_counts_leaves_out_the_context_and_what_it_keeps_is_not_needed(scenarios):
+    for share in (0.01, 0.5, 0.0):
+        _, use = memory_of(scenarios, ["plan.microbatch_size=1"], framework_memory_bytes=3e9, fragmentation=share)
+        assert use.in_use - use.reserved == 3e9
+        kept = max(use.fragmentation, CACHED * use.allocated) if share else 0.0
+        assert use.reserved == pytest.approx(use.allocated + kept)
+        assert use.total <= use.in_use
 
 
 def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenarios):

@@ -134,18 +134,22 @@ def _outcome(number: int, row: Row, known: dict[Any, Any]) -> Outcome:
 
 
 _COUNTS: dict[str, Callable[[MemoryUse], Number]] = {
-    "": lambda use: use.total,
+    "": lambda use: use.in_use,
     "allocated": lambda use: use.allocated,
     "reserved": lambda use: use.reserved,
 }
 
 
 def _comparable(row: Row, answer: Estimate) -> float:
-    """The predicted peak as the row's measurement counts it, on the pipeline rank that it is of. [bytes]"""
+    """The predicted peak as the row's measurement counts it, on the pipeline rank that it is of. [bytes]
+
+    What the allocator keeps beyond what is needed has no more room than the GPU leaves.
+    """
     use = answer.memory[-1] if row.get("peak_rank") == "last" else answer.largest
     source = str(row.get("source") or row.get("framework") or "")
     by_source = (counts for words, counts in names("peaks").items() if named_in(source, words))
-    return float(_COUNTS[row.get("peak_counts") or next(by_source, "")](use))
+    counted = _COUNTS[row.get("peak_counts") or next(by_source, "")](use)
+    return float(min(counted, max(use.total, answer.memory_available_bytes)))
 
 
 def _peak(row: Row) -> float | None:
