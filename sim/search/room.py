@@ -52,10 +52,8 @@ class ChosenRows:
         words = tuple(dict.fromkeys((*map(self._word, self.ways), "full")))
         layers = tuple(dict.fromkeys(way.offloaded_layers for way in self.ways))
         again = [(word, each) for each in layers for word in words]
-        of_layers = ways_of(space.scenario, again)
-        columns = self._columns
-        sizes = columns.microbatch_size
-        self._prices, self._cell = price_cells(self._layouts, columns.layout, sizes, of_layers)
+        sizes, of_layers = columns.microbatch_size, ways_of(space.scenario, again)
+        self._prices, self._cell = price_cells(self._layouts, self._columns.layout, sizes, of_layers)
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
         self._again_of = np.array([again.index((self._word(way), way.offloaded_layers)) for way in self.ways])
