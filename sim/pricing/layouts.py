@@ -259,6 +259,15 @@ class Layouts:
         """Share by which passes take longer since all GPUs wait for the slowest."""
         return slowdown(self.gpus, self.costs.cluster.gpu_spread, self.costs.profile.fitted_gpus)
 
+    def take(self, places: Ints) -> Layouts:
+        """Return some of the layouts."""
+        parts: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "costs"}
+        parts["hops"] = tuple(self.hops[place] for place in places.tolist())
+        for name, part in parts.items():
+            if name != "hops" and part is not None:
+                parts[name] = part.take(places)
+        return replace(self, **parts)
+
     def shard_of(self, params: Floats, layout: Any = slice(None)) -> Number:
         """Return what a GPU's shard has of the parameters (everything but experts, experts) that a GPU holds.
 

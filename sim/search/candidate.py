@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sim.estimate import Estimate
+from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
 from sim.search.plans.layouts import CHOICES, NUMBERS
 from sim.specs import ParallelPlan, Scenario
@@ -65,6 +65,13 @@ class Candidate:
     priced_step_time_s: float
     memory_bytes: float
     answer: Estimate
+
+    @classmethod
+    def run(cls, scenario: Scenario, step_s: float | None = None, nbytes: float | None = None) -> Candidate:
+        """Run a plan on the exact engine; without a price or a memory of its own it has the exact ones. [s], [bytes]"""
+        answer = estimate(scenario)
+        needed = float(answer.largest.total) if nbytes is None else nbytes
+        return cls(scenario, answer.step_time_s if step_s is None else step_s, needed, answer)
 
     def __repr__(self) -> str:
         """One line: the fields hold the whole answer."""

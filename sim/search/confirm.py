@@ -20,7 +20,6 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from sim.arrays import Array
-from sim.estimate import estimate
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.plans.space import Fields, Progress
 from sim.search.queries import Selection
@@ -114,8 +113,7 @@ def by_price(
 
     def run(place: int, seconds: float, nbytes: float) -> tuple[float, Candidate]:
         if place not in known:
-            scenario = result.scenario_at(place)
-            known[place] = Candidate(scenario, seconds, nbytes, estimate(scenario))
+            known[place] = Candidate.run(result.scenario_at(place), seconds, nbytes)
         return known[place].worth(result.objective), known[place]
 
     columns = (some.row, some.category, some.step_time_s, some.memory_bytes, score)

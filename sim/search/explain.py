@@ -20,12 +20,11 @@ from sim.search.comparison import (
 )
 from sim.search.fixed import check_value
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
-from sim.search.plans.space import Fields, agrees
+from sim.search.plans.space import Fields, agrees, has_fields
 from sim.search.queries import value_words
 from sim.search.result import SearchResult
 from sim.search.schedules.by_schedule import best_under
 from sim.specs import ParallelPlan, Scenario
-from sim.specs.framework_plans import broken_rules
 from sim.work.recompute import recompute_word, searched_word
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -203,7 +202,7 @@ def _ranks(result: SearchResult, scenario: Scenario, answer: Estimate) -> tuple[
 def _run_better(result: SearchResult, fields: Fields, exact: float) -> int:
     """How many plans with some fields are better on the exact engine, of those that it has run: prices are bounds."""
     ran = [each for each in result.known.values() if each.worth(result.objective) < exact * (1 - ROUNDING)]
-    return sum(all(getattr(each.scenario.plan, name) == value for name, value in fields.items()) for each in ran)
+    return sum(has_fields(each.scenario.plan, fields) for each in ran)
 
 
 def _not_searched(result: SearchResult, scenario: Scenario) -> str:
@@ -258,21 +257,14 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     return "it is outside the searched space (-s plan.cp=[…] and -s plan.ep=[…] name the degrees that are searched)"
 
 
-def _cannot_run(result: SearchResult, scenario: Scenario) -> str:
-    """Why the frameworks of the search cannot run a plan; empty where they can."""
-    broken = broken_rules(scenario, result.space.rules)
-    reasons = [rule.refusal(scenario, dict(scenario.plan)) for rule in broken[:1]]
-    return f"{result.space.runs_on} cannot run {reasons[0]}; --any-framework searches such plans" if reasons else ""
-
-
-def _blamed(result: SearchResult, named: Fields) -> str:
-    """The rule of a framework that fields break when they are put on the best plan; empty where none does."""
-    plan = {**dict(result.best[0].scenario.plan), **named}
-    for rule in result.space.rules:
-        if rule.names & named.keys() and not rule.holds(result.space.scenario, plan):
-            refusal = rule.refusal(result.space.scenario, plan)
-            return f"{result.space.runs_on} cannot run {refusal}; --any-framework searches such plans"
-    return ""
+def _cannot_run(result: SearchResult, scenario: Scenario, named: Fields | None = None) -> str:
+    """Why the frameworks of the search cannot run a plan, as rules of the named fields if there are any refuse these
+    on it; empty where they can."""
+    space, plan = result.space, {**dict(scenario.plan), **(named or {})}
+    asked = [rule for rule in space.rules if named is None or rule.names & named.keys()]
+    broken = next((rule for rule in asked if not rule.holds(scenario, plan)), None)
+    refusal = broken and broken.refusal(scenario, plan)
+    return f"{space.runs_on} cannot run {refusal}; --any-framework searches such plans" if refusal else ""
 
 
 def _why(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
@@ -288,8 +280,7 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
             return replace(_why(result, searched.best.answer, None), searched=searched)
         if searched.plans:
             return Why(searched.reason, None, None, {}, searched=searched)
-    blamed = _blamed(result, named)
-    if blamed:
+    if blamed := _cannot_run(result, result.best[0].scenario, named):
         return Why(blamed, None, None, {})
     answers, reason = _tried(result, named)
     answer = min(answers, key=lambda each: each.step_time_s, default=None)

@@ -2,24 +2,29 @@
 
 No closed form describes these orders with their sends, so the search is by branch and bound: every plan gets a time
 that it cannot go below, and the exact engine runs them in that order until no bound is left below the best time found.
+The stages and ranks of a number of ranks and chunks are dealt once for all plans that have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import Array, Ints, PlanFloats
+from sim.arrays import Array, Ints, Number, PlanFloats
+from sim.engines.program import end_of_step
 from sim.estimate import Estimate, estimate
-from sim.pricing.deal import dealt_layers
+from sim.pricing.cells import Plans
+from sim.pricing.deal import Deal, deal_of, dealt_layers, params_of
 from sim.pricing.layouts import LAYOUT, place_layouts
+from sim.pricing.memory import peak_memory, stage_bytes
+from sim.pricing.stages import near_and_far, once_a_step, price_stages, tied_reduction
+from sim.pricing.zero import VisitSeconds
 from sim.search.confirm import Found, best_first
-from sim.search.layered_deals import Deals, deals_at, deals_of, least_step_s, memory_bytes
 from sim.search.plans.layouts import (
     MOST_UNEVEN_CHUNKS,
     Category,
@@ -36,6 +41,10 @@ from sim.search.plans.space import Space, recomputes_of
 from sim.search.prices.formula import plan_batch
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
+from sim.work.layers import HEAD
+
+AT_ONCE = 50_000
+"""Plans that are bounded together."""
 
 
 @dataclass(frozen=True)
@@ -156,19 +165,16 @@ def layered_table(
     parts, plans, spaces = list[tuple[Array, ...]](), 0, list[Space]()
     for batch in batches or (scenario.training.global_batch_size,):
         given = _with_batch(scenario, batch)
-        shape, columns = _rows(given, shapes, cuts, degrees, gpus)
+        columns = _rows(given, shapes, cuts, degrees, gpus)
         if not len(columns):
             continue
-        deals = deals_of(scenario.model, shapes)
-        # Ranks of several shapes hold the same; layouts are those of their ranks.
-        numbers = np.stack([*(getattr(columns, name) for name in LAYOUT), deals.same_ranks[shape]])
-        code = np.ravel_multi_index(tuple(numbers), tuple(numbers.max(axis=1) + 1))
-        _, first, layout = np.unique(code, return_index=True, return_inverse=True)
-        columns = columns.with_layout(layout.ravel())
-        space = Space(given, numbers[:5, first].T, columns, categories, schedules=LAYERED)
-        found, looked_at = _fitting(space, deals, shape, deals_at(deals, shape[first]), progress)
-        parts += [(np.full(len(rows), len(spaces)), rows, *of_rows) for rows, *of_rows in found]
-        plans, spaces = plans + looked_at, [*spaces, space]
+        numbers = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
+        layouts, layout = np.unique(numbers, axis=0, return_inverse=True)
+        space = Space(given, layouts, columns.with_layout(layout.ravel()), categories, schedules=LAYERED)
+        for looked_at, *found in _bounded(space, shapes, columns.layout, progress):
+            parts.append((np.full(len(found[0]), len(spaces)), *found))
+            plans += looked_at
+        spaces.append(space)
     none = (*np.empty((3, 0), dtype=np.int64), *np.empty((2, 0)))
     number, row, category, bound, memory = (np.concatenate(each) for each in zip(none, *parts, strict=True))
     return LayeredTable(tuple(spaces), number, row, category, bound, memory, plans)
@@ -182,30 +188,35 @@ def _with_batch(scenario: Scenario, batch: int) -> Scenario:
     return scenario.replace(training=scenario.training.replace(global_batch_size=batch), plan=plan)
 
 
-def _fitting(
-    space: Space, deals: Deals, shape: Ints, of_layouts: Deals, progress: Callable[[], object] | None = None
-) -> tuple[list[tuple[Array, ...]], int]:
-    """(rows, their category, bounds, memory) of the plans of a space that fit; and how many were looked at."""
-    scenario = space.scenario
+def _bounded(
+    space: Space, shapes: Sequence[ParallelPlan], shape: Ints, progress: Callable[[], object] | None
+) -> Iterator[tuple[int, Ints, Ints, PlanFloats, PlanFloats]]:
+    """Yield how many plans of a space were looked at; and of those that fit rows, categories, bounds and memory.
+
+    shape : place of each row's ranks and chunks among the shapes.
+    """
+    scenario, model, (row, category) = space.scenario, space.scenario.model, space.plans
     layouts = place_layouts(scenario, space.layouts, progress)
-    shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
-    shares_state = shared[space.columns.layout]
-    found, looked_at = list[tuple[Array, ...]](), 0
-    for number, each in enumerate(space.categories):
-        rows = np.flatnonzero(space.searched[each.sequence_parallel] & (shares_state | (each.zero_stage == 0)))
-        if not len(rows):
-            continue
-        if progress is not None:
-            progress()
-        batch = plan_batch(space, layouts, rows, np.full(len(rows), number))
-        # Memory first: most plans of a large model do not fit, and need no price.
-        needed = memory_bytes(batch, of_layouts)
-        looked_at += len(rows)
-        fits = np.flatnonzero(needed <= scenario.cluster.gpu.usable_bytes * (1 + 1e-9))
-        if len(fits):
-            bound = least_step_s(batch.take(fits), deals_at(deals, shape[rows[fits]]), of_layouts)
-            found.append((rows[fits], np.full(len(fits), number), bound, needed[fits]))
-    return found, looked_at
+    shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(model.num_experts)
+    zero = np.array([each.zero_stage for each in space.categories])
+    kept = shared[space.columns.layout][row] | (zero[category] == 0)
+    row, category = row[kept], category[kept]
+    batch, limit = plan_batch(space, layouts, row, category), scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
+    order = np.argsort(shape[row], kind="stable")
+    ends = np.searchsorted(shape[row][order], np.arange(1, len(shapes) + 1))
+    few = {pp: np.flatnonzero(layouts.pp == pp) for pp in np.unique(layouts.pp).tolist()}
+    of_depth = {pp: layouts.take(places) for pp, places in few.items()}
+    for plan, places in zip(shapes, np.split(order, ends[:-1]), strict=True):
+        for here in np.array_split(places, -(-len(places) // AT_ONCE)) if len(places) else ():
+            if progress is not None:
+                progress()
+            layout = np.searchsorted(few[plan.pp], batch.layout[here])
+            some, deal = replace(batch.take(here), layouts=of_depth[plan.pp], layout=layout), deal_of(model, plan)
+            # Memory first: most plans of a large model do not fit, and need no price.
+            needed = memory_bytes(some, deal)
+            fits = np.flatnonzero(needed <= limit)
+            bound = least_step_s(some.take(fits), deal) if len(fits) else np.empty(0)
+            yield len(here), row[here[fits]], category[here[fits]], bound, needed[fits]
 
 
 def _shapes(scenario: Scenario, pipeline: Sequence[int] | None) -> tuple[ParallelPlan, ...]:
@@ -234,8 +245,8 @@ def _rows(
     cuts: Sequence[tuple[int, int]],
     experts: Sequence[int],
     gpus: tuple[int, int],
-) -> tuple[Ints, Columns]:
-    """Every shape with every cut of layers and batch that keeps the rules: its place among the shapes, and columns."""
+) -> Columns:
+    """Every shape with every cut of layers and batch that keeps the rules; `layout` is its place among the shapes."""
     batch, most = scenario.training.global_batch_size, min(gpus[1], scenario.cluster.num_gpus)
     shares = [(dp, size) for dp in divisors(batch) if dp <= most for size in divisors(batch // dp)]
     kinds = [(each.pp, each.num_chunks, LAYERED.index(each.schedule)) for each in shapes]
@@ -249,5 +260,96 @@ def _rows(
     columns = replace(columns, ep=np.tile(np.array(experts, dtype=np.int64), len(kept) // max(1, len(experts))))
     layouts = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
     divides = columns.tp * columns.cp * columns.dp % parts_of_experts(layouts, scenario.plan) == 0
-    columns = columns.take(np.flatnonzero(divides & shards_evenly(layouts, scenario.plan)))
-    return columns.layout, columns
+    return columns.take(np.flatnonzero(divides & shards_evenly(layouts, scenario.plan)))
+
+
+def least_step_s(batch: Plans, deal: Deal) -> PlanFloats:
+    """Time that a step cannot go below, of plans with as many ranks and chunks.  [s]
+
+    The first rank turns to its next stage when it has done all micro-batches of this one, and when the first of them
+    has come round through all ranks; from its last stage the first micro-batch goes on to the model's last, which does
+    all of them. The rank of that one goes back likewise, and the last micro-batch from its first stage to the model's.
+    Embedding and head are counted where they stand, links between ranks at the nearest they can be. The first rank's
+    backward is the last to end, and the embedding's gradients are complete only then. Where ZeRO gathers and reduces at
+    visits, ranks wait for what nothing hides, and all of it goes through the first rank's stream.
+    """
+    stack, kind, m = batch.costs.stack, deal.kind_of_stage, batch.num_microbatches
+    ranks, stages = int(batch.pp[0]), len(kind)
+    own, last = np.arange(0, stages, ranks), np.arange(stages - 1, ranks - 1, -ranks)  # of the first and the last rank
+    seconds = price_stages(batch, deal, split=False)
+    forward, backward, visits = seconds.forward_s[kind], seconds.backward_s[kind], seconds.visits
+    moved = _NOTHING_MOVED if visits is None else _moved_at_visits(visits.of_stages(kind), own, last, ranks)
+    near, far = near_and_far(batch)
+    send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
+    sending = np.where(batch.overlap_p2p, 0.0, m * send)
+    start = np.zeros((1, len(m)))  # until a micro-batch has come through the stages before, one way and the other
+    down, up = (np.concatenate([start, np.cumsum(each + send, axis=0)]) for each in (forward, backward))
+    there = np.maximum(m * forward[own[:-1]] + sending + moved.turning, np.diff(down[own], axis=0)).sum(axis=0)
+    back = np.maximum(m * backward[last] + sending + moved.turning_back, up[last + 1] - up[last + 1 - ranks])
+    on = down[-2] - down[own[-1]] + m * forward[-1]
+    there = np.maximum(moved.begin + there, moved.fetched) + on
+    ended_back = m * backward[0] + back.sum(axis=0) + up[stages - own[-1]] - up[1]
+    complete = np.maximum(ended_back + moved.tail, m * backward[-1] + up[-2] - up[own[-1]] + moved.returned)
+    ended = np.maximum(there + complete, moved.all)
+    once = once_a_step(batch, deal).of_ranks(deal.kind_of_rank[:1])
+    end = end_of_step(
+        ended[np.newaxis],
+        once.reduce_s,
+        once.gather_s,
+        once.optimizer_s,
+        tied_embedding=tied_reduction(batch, deal),
+        hidden_share=once.hidden_share,
+        overlap_reduce=stack.overlap_grad_reduce,
+        overlap_gather=stack.overlap_param_gather,
+        # Of the first rank's reduction all but the last bucket may be over when its last backward is.
+        reduced_after=lambda: np.maximum(there + ended_back + once.reduce_tail_s, there + once.reduce_s) - ended,
+        gather_window=lambda: m * forward[own[:-1]].sum(axis=0) + forward[own[-1]],
+    )
+    return np.asarray(end + stack.step_setup_s)
+
+
+class _Moved(NamedTuple):
+    """What ZeRO's gathers and reductions at visits take at least; numbers, or arrays over plans. [s]
+
+    begin, tail : before the first action of the first rank, and after its last.
+    all : what the first rank's stream moves in a step.
+    turning, turning_back : lost by a rank from one visit to the next; (visits, plans).
+    fetched, returned : where gathers and reductions run beside compute, one after the other: until the first rank may
+        begin its last stage's forward; and what is left to move, when that stage has been gone through on the way back,
+        until its gradients are complete.
+    """
+
+    begin: Number
+    tail: Number
+    all: Number
+    turning: Number
+    turning_back: Number
+    fetched: Number
+    returned: Number
+
+
+_NOTHING_MOVED = _Moved(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _moved_at_visits(visits: VisitSeconds, own: Ints, last: Ints, ranks: int) -> _Moved:
+    """Return what visits take of the first rank, whose stages are its `own`, and of that of the `last` stage."""
+    (there, again), reduce, early, ahead = visits.gather, visits.reduce, visits.early[0], visits.ahead
+    waits = np.where(ahead, 0.0, visits.gather) + visits.gather_slows
+    returned = visits.tail[own[-1]] + reduce[own[:-1]].sum(axis=0) + again[own[:-2]].sum(axis=0)
+    return _Moved(
+        begin=there[0] - early[0],
+        tail=np.where(visits.beside, visits.tail, reduce)[0],
+        all=(there + again + reduce)[own].sum(axis=0),
+        turning=waits[0, own[1:]],
+        turning_back=np.where(visits.beside, visits.reduce_slows, reduce)[last] + waits[1, last - ranks],
+        fetched=np.where(ahead, there[own].sum(axis=0) - early[own[-1]], 0.0),
+        returned=np.where(ahead & visits.beside, returned, 0.0),
+    )
+
+
+def memory_bytes(batch: Plans, deal: Deal) -> PlanFloats:
+    """Peak memory of the fullest rank: breadth-first orders keep all micro-batches of all chunks.  [bytes]"""
+    counts = deal.rank_kinds.counts
+    peaks, logits = batch.num_microbatches * stage_bytes(batch, counts), batch.num_microbatches * counts[:, [HEAD]]
+    held = params_of(counts, batch.layouts)[..., batch.layout]
+    return np.asarray(peak_memory(batch, held, peaks, logits).total.max(axis=0))

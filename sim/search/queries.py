@@ -129,17 +129,15 @@ class PricedPlans:
         names : of FIELDS, or num_gpus.
         fitting : only of plans that fit in memory.
         """
-        rows, categories = (np.zeros(len(each), dtype=bool) for each in (self.space.columns, self.categories))
-        which = self.having(fields, fitting)
-        rows[self.row[which]] = categories[self.category[which]] = True
-        there = [self.categories[number] for number in np.flatnonzero(categories).tolist()]
+        rows, numbers = (np.unique(each[self.having(fields, fitting)]) for each in (self.row, self.category))
+        there = [self.categories[number] for number in numbers.tolist()]
         found: dict[str, list[Any]] = {}
         for name in names:
             if name in (*CHOICES, *ROOM):
                 found[name] = sorted({self.space.value_of(each, name) for each in there})
             else:
-                numbers = np.unique(getattr(self.space.columns, name)[rows]).tolist()
-                found[name] = [SCHEDULES[each] for each in numbers] if name == "schedule" else numbers
+                values = np.unique(getattr(self.space.columns, name)[rows]).tolist()
+                found[name] = [SCHEDULES[each] for each in values] if name == "schedule" else values
         return found
 
     def ranking(self, most: int | None = None) -> Ints:

@@ -77,11 +77,10 @@ class SearchResult(PricedPlans, NotebookDisplay):
         begun = time.perf_counter()
         looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
         wanted = {**self.ways_fixed, **(fields or {})}
-        plans, room = make_room(replace(self, ways_fixed={}), self.room, few, wanted, looked, ceiling, progress)
-        given = self.plans_given_room + room.tried
-        took = self.elapsed_s + time.perf_counter() - begun
-        plans = replace(plans, ways_fixed=self.ways_fixed, elapsed_s=took)
-        return replace(plans, plans_given_room=given, room_floor=room.floor, room_fields=fields)
+        plans = replace(self, ways_fixed={}, room_fields=fields)
+        plans, tried, floor = make_room(plans, self.room, few, wanted, looked, ceiling, progress)
+        given, took = self.plans_given_room + tried, self.elapsed_s + time.perf_counter() - begun
+        return replace(plans, ways_fixed=self.ways_fixed, elapsed_s=took, plans_given_room=given, room_floor=floor)
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""

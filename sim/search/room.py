@@ -10,7 +10,7 @@ the fastest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import product
 from typing import Any, TypeVar
@@ -52,10 +52,8 @@ class ChosenRows:
         words = tuple(dict.fromkeys((*map(self._word, self.ways), "full")))
         layers = tuple(dict.fromkeys(way.offloaded_layers for way in self.ways))
         again = [(word, each) for each in layers for word in words]
-        of_layers = ways_of(space.scenario, again)
-        columns = self._columns
-        sizes = columns.microbatch_size
-        self._prices, self._cell = price_cells(self._layouts, columns.layout, sizes, of_layers)
+        sizes, of_layers = columns.microbatch_size, ways_of(space.scenario, again)
+        self._prices, self._cell = price_cells(self._layouts, self._columns.layout, sizes, of_layers)
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
         self._again_of = np.array([again.index((self._word(way), way.offloaded_layers)) for way in self.ways])
@@ -197,18 +195,6 @@ _Made = tuple[Category, int, float, float]
 _Plans = TypeVar("_Plans", bound=PricedPlans)
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What was looked at.
-
-    tried : plans whose memory was checked.
-    floor : score that no plan goes below for which room was not looked for; infinite: there is none.
-    """
-
-    tried: int = 0
-    floor: float = np.inf
-
-
 def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
     """Ways to make room, each once.
 
@@ -228,8 +214,9 @@ def make_room(
     floor: float = -np.inf,
     ceiling: float | None = None,
     progress: Progress | None = None,
-) -> tuple[_Plans, Room]:
-    """Plans with those for which room was made, that may be among the best few with some fields.
+) -> tuple[_Plans, int, float]:
+    """Plans with those for which room was made, that may be among the best few with some fields; of how many plans
+    memory was checked; and the score that none goes below for which room was not looked for, infinite: there is none.
 
     ways : of WAYS.
     floor : score up to which room was looked for already.
@@ -245,7 +232,7 @@ def make_room(
     whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
     block = block and _has({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
     if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
-        return plans, Room()
+        return plans, 0, np.inf
     best = plans.score(plans.select(fields, few).best)
 
     def last_of_few() -> float:
@@ -274,9 +261,9 @@ def make_room(
             found += new
             first, size = last, min(2 * size, MOST_AT_ONCE)
         if first < end:
-            return _with(plans, found), Room(tried, float(score[first]))
+            return _with(plans, found), tried, float(score[first])
         begin = end
-    return _with(plans, found), Room(tried, last_of_few())
+    return _with(plans, found), tried, last_of_few()
 
 
 def _has(values: Fields, fields: Fields) -> bool:

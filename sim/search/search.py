@@ -19,7 +19,7 @@ from sim.search.plans.space import Progress, build_space
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
-from sim.search.stages import has_unlike_chunks, search_stages
+from sim.search.stages import search_stages
 from sim.specs import Scenario
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
 from sim.specs.frameworks import framework_named
@@ -153,10 +153,9 @@ def search(
         return result
     bound = min(result.room_floor, found.bound)
     result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)
-    chunks = objective != "memory_headroom" and has_unlike_chunks(result)
-    if not (layouts or chunks) or (unasked and not (space.columns.pp > 1).any()):
+    if objective == "memory_headroom" or (unasked and not (space.columns.pp > 1).any()):
         return result
-    return search_stages(result, layouts=layouts, chunks=chunks, likely=unasked)
+    return search_stages(result, layouts=layouts, likely=unasked)
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:

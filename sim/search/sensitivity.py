@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sim.search.candidate import Candidate, ScheduleBest, facts_of
+from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import best_of, loss_of, losses_by_cause
 from sim.search.plans.layouts import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
@@ -57,13 +57,14 @@ def sensitivity(result: SearchResult) -> tuple[ValueCost, ...]:
     """The best plan with each value of each axis that has several, against the best of all."""
     best = result.best[0]
     plan = best.scenario.plan
-    rows = [_of_schedule(result, each) for each in result.schedules if not each.asynchronous]
-    searched = {each.value for each in rows}
+    searched = [each for each in result.schedules if not each.asynchronous]
+    rows = [_cost(result, "schedule", each.schedule, each.best, each.reason) for each in searched]
+    named = {each.schedule for each in searched}
     wanted = [
         (axis, value)
         for axis, values in result.values(AXES).items()
         for value in (sorted(values, key=RECOMPUTES.index) if axis == "recompute" else values)
-        if len(values) > 1 and not (axis == "schedule" and value in searched)
+        if len(values) > 1 and not (axis == "schedule" and value in named)
     ]
     for axis, value in wanted:
         own = getattr(plan, axis) == value
@@ -74,23 +75,14 @@ def sensitivity(result: SearchResult) -> tuple[ValueCost, ...]:
             there = [each for each in others if each is not None]
             found = min(there, key=lambda each: each.worth(result.objective), default=None)
         ruled_out = "" if found or selection is None else result.none_fits(selection)
-        rows.append(_cost(result, axis, value, found, ruled_out, own))
+        rows.append(_cost(result, axis, value, found, ruled_out))
     return tuple(sorted(rows, key=lambda each: AXES.index(each.axis)))
 
 
-def _cost(
-    result: SearchResult, axis: str, value: Any, found: Candidate | None, ruled_out: str | None, own: bool
-) -> ValueCost:
+def _cost(result: SearchResult, axis: str, value: Any, found: Candidate | None, ruled_out: str | None) -> ValueCost:
+    """What the best plan with a value costs; it is the best of all where that has the same plan and stack."""
     if found is None:
         return ValueCost(axis, value, None, ruled_out, None, {})
-    return ValueCost(
-        axis, value, found, None, loss_of(result, found.answer), losses_by_cause(result, found.answer), own
-    )
-
-
-def _of_schedule(result: SearchResult, found: ScheduleBest) -> ValueCost:
-    """What a schedule costs that was searched besides those that are priced."""
-    best = result.best[0].scenario
-    scenario = None if found.best is None else found.best.scenario
-    own = scenario is not None and scenario.plan == best.plan and scenario.stack == best.stack
-    return _cost(result, "schedule", found.schedule, found.best, found.reason, own)
+    answer, here, best = found.answer, found.scenario, result.best[0].scenario
+    own = here.plan == best.plan and here.stack == best.stack
+    return ValueCost(axis, value, found, None, loss_of(result, answer), losses_by_cause(result, answer), own)

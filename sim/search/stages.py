@@ -17,14 +17,13 @@ import numpy as np
 
 from sim.arrays import Array, Floats, Ints, distinct
 from sim.errors import FlopcastError
-from sim.estimate import estimate
 from sim.pricing.cells import plans_of
 from sim.search.candidate import Candidate, StagesSearched
 from sim.search.confirm import Found
 from sim.search.fixed import values_of
 from sim.search.layout import PLACES, balanced_plans
 from sim.search.plans.layouts import SCHEDULES, unlike_chunks
-from sim.search.plans.space import agrees
+from sim.search.plans.space import has_fields
 from sim.search.prices.formula import Priced
 from sim.search.result import SearchResult
 from sim.search.room import ChosenRows
@@ -41,15 +40,14 @@ def search_stages(
     result: SearchResult,
     *,
     layouts: bool = True,
-    chunks: bool = True,
     likely: bool = False,
 ) -> SearchResult:
-    """Give the plans of a result balanced layouts and larger groups of micro-batches.
+    """Give the plans of a result balanced layouts, and chunks whose stages are not alike.
 
     Parameters
     ----------
-    layouts, chunks : bool
-        What is varied.
+    layouts : bool
+        Whether layouts are varied too; chunks always are, where the model has any such.
     likely : bool
         Only plans whose ranks would make them faster than the best if they had equal work, and `UNASKED_RUNS` runs at
         most; else all that their bounds allow to be.
@@ -60,7 +58,9 @@ def search_stages(
         With the best of them among its best, and the scenario's own plan where it has a layout.
     """
     most_runs = UNASKED_RUNS if likely else MOST_RUNS
-    unlike = _unlike(result) if chunks else {}
+    unlike = _unlike(result)
+    if not (layouts or unlike):
+        return result
     score, bound, place = _promising(result, unlike)
     seen = set[tuple[ParallelPlan, int | None]]()
     found = Found[Candidate]()
@@ -100,12 +100,9 @@ def _own(result: SearchResult) -> tuple[Candidate, ...]:
     hosted = plan.optimizer_offload or plan.offloaded_layers
     if scenario.is_open or not plan.pipeline_layout or hosted or space.row_of(plan) is None:
         return ()
-    if not all(agrees(name, getattr(plan, name), wanted) for name, wanted in kept.items()):
+    if not has_fields(plan, kept) or broken_rules(scenario, space.rules):
         return ()
-    if broken_rules(scenario, space.rules):
-        return ()
-    answer = estimate(scenario)
-    candidate = Candidate(scenario, answer.step_time_s, float(answer.largest.total), answer)
+    candidate = Candidate.run(scenario)
     return (candidate,) if candidate.memory_bytes <= result.memory_limit_bytes else ()
 
 
@@ -119,11 +116,6 @@ def _unlike(result: SearchResult) -> dict[int, tuple[int, ...]]:
         numbers = tuple(each for each in unlike_chunks(space.scenario, pp) if not kept or each in kept)
         found |= {pp: numbers} if numbers else {}
     return found
-
-
-def has_unlike_chunks(result: SearchResult) -> bool:
-    """Whether plans are interleaved in chunks that hold different kinds of layers, which no formula prices."""
-    return bool(_unlike(result))
 
 
 def _promising(result: SearchResult, unlike: Mapping[int, Sequence[int]]) -> tuple[Floats, Floats, Ints]:
@@ -231,8 +223,7 @@ def _fitting(
 
 def _allowed(result: SearchResult, scenario: Scenario) -> bool:
     """Whether the framework can run a plan, which recomputes as it is set to."""
-    kept = all(agrees(name, getattr(scenario.plan, name), wanted) for name, wanted in result.ways_fixed.items())
-    return kept and not broken_rules(scenario, result.space.rules)
+    return has_fields(scenario.plan, result.ways_fixed) and not broken_rules(scenario, result.space.rules)
 
 
 def _run(scenario: Scenario, balanced: int | None, way: Mapping[str, Any]) -> Candidate | None:
@@ -245,10 +236,9 @@ def _run(scenario: Scenario, balanced: int | None, way: Mapping[str, Any]) -> Ca
             here = layouts[balanced] if balanced < len(layouts) else even
             if deal_stages(here.model, here.plan) == deal_stages(even.model, even.plan):
                 return None
-        answer = estimate(here)
+        return Candidate.run(here)
     except FlopcastError:
         return None
-    return Candidate(here, answer.step_time_s, float(answer.largest.total), answer)
 
 
 def _modules(result: SearchResult) -> list[dict[str, Any]]:

@@ -324,20 +324,12 @@ def _no_experts(scenario: Scenario, gpus: tuple[int, int], layouts: Array, degre
     return f"no plan on {_range(gpus)} GPUs deals the experts: {', and '.join(rules)}; choose {sizes}"
 
 
-def several_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
-    """Numbers of chunks above one by which `pp` ranks can be dealt as many layers each, in stages that are alike."""
+def unlike_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
+    """Numbers of chunks above one whose stages have as many layers each, but not of the same kinds."""
     model, plan = scenario.model, scenario.plan
     dealt = dealt_layers(model, plan)
-    if dealt % pp:
-        return ()
-    return tuple(v for v in divisors(dealt // pp) if v > 1 and stages_alike(model, plan, pp, v))
-
-
-def unlike_chunks(scenario: Scenario, pp: int) -> tuple[int, ...]:
-    """The other numbers of chunks: each of their stages has as many layers, of kinds that others have not."""
-    dealt = dealt_layers(scenario.model, scenario.plan)
-    alike = several_chunks(scenario, pp)
-    return tuple(v for v in divisors(dealt // pp) if v > 1 and v not in alike) if dealt % pp == 0 else ()
+    several = divisors(dealt // pp)[1:] if dealt % pp == 0 else ()
+    return tuple(each for each in several if not stages_alike(model, plan, pp, each))
 
 
 def shapes(scenario: Scenario, schedules: Sequence[str], slices: int, pp: int, per_replica: int) -> Array:

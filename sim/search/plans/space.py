@@ -44,6 +44,11 @@ def agrees(name: str, value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, tuple) and name != "recompute_modules" else bool(value == wanted)
 
 
+def has_fields(plan: ParallelPlan, fields: Fields) -> bool:
+    """Whether a plan has some fields."""
+    return all(agrees(name, getattr(plan, name), wanted) for name, wanted in fields.items())
+
+
 @dataclass(frozen=True)
 class Space:
     """Plans as a table: rows of numbers (layout × micro-batch × schedule and chunks), each in every category.

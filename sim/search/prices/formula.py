@@ -172,7 +172,7 @@ class Rows:
         again: Ints | None = None,
     ) -> None:
         ways = prices.ways
-        self._plan, self._stack, self._again = scenario.plan, scenario.stack, len(ways) // 2
+        self._stack, self._again = scenario.stack, len(ways) // 2
         self.columns, self.links = columns, links.take(columns.layout)
         count = scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
         self.gpipe = columns.schedule == SCHEDULES.index("gpipe")

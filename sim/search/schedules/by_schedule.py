@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InfeasiblePlan, ScheduleError, SpecError
-from sim.estimate import estimate
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
@@ -43,15 +42,11 @@ def by_bound(parts: Sequence[BoundedPlans], found: Found[Candidate]) -> Iterator
 
 
 def _run(part: BoundedPlans, plan: int) -> tuple[float, Candidate] | None:
-    scenario = part.scenario_of(plan)
     try:
-        answer = estimate(scenario)
+        found = Candidate.run(part.scenario_of(plan), float(part.seconds[plan]), float(part.nbytes[plan]))
     except ScheduleError:  # too many actions to be played
         return None
-    if answer.largest.total > part.limit:
-        return None
-    candidate = Candidate(scenario, float(part.seconds[plan]), float(part.nbytes[plan]), answer)
-    return candidate.worth(part.objective), candidate
+    return None if found.answer.largest.total > part.limit else (found.worth(part.objective), found)
 
 
 MOST_RUNS = 400
