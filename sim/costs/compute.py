@@ -185,6 +185,12 @@ Adam on 16-bit states, which computes as much for each number as on wider ones. 
 H100 and H200, which have the same multiprocessors and differ in their memory (calibration/data/h100-steps.csv,
 h200-steps.csv). [bytes]"""
 
+CLOCKS_PER_DRAW = 0.2
+"""Clocks of a streaming multiprocessor that a random number takes in a fused attention kernel, forward and again
+backward. Attention hides hardly any of them (Ma et al. 2024, arXiv:2410.07531). Set on GPT-2 medium's attention in
+cuDNN's kernels on an H100, which takes 2.5 ms a step longer than the same kernels take without dropout in Llama 3.2 1B
+(calibration/data/h100-steps.csv, attention_s). [clocks]"""
+
 
 def issue_clock(gpu: GpuSpec) -> float:
     """Clock of the multiprocessors by their 32-bit peak, of 128 lanes each, or of 64 if it came out below 1.2 GHz; zero
@@ -293,7 +299,9 @@ class ComputeModel:
         if item.kind == "state":  # its many launches are short kernels, which what was measured has in it
             share = STATE_SHARE[item.sort][item.backward] * self.profile.attention.state_speed
             return np.maximum(item.flop / (share * self.gpu.peak("bf16")), moved)
-        return np.maximum(item.flop / self.attention_rate(item), moved) + floor
+        issued = self.gpu.num_sms * issue_clock(self.gpu)
+        drawing = item.draws * CLOCKS_PER_DRAW / issued if issued else 0.0
+        return np.maximum(item.flop / self.attention_rate(item), moved) + drawing + floor
 
     def attention_rate(self, operation: Kernel) -> Number:
         """What fused attention reaches on sequences of the operation's length, its heads padded.  [FLOP/s]"""

@@ -215,11 +215,12 @@ def _fused_core(write: Writer, kind: LayerKind) -> _Both:
         steps, steps_back = ring_steps(write, outputs, queries)
         casts, casts_back = (*casts, steps), (*casts_back, steps_back)
     padded = 0.5 * (padded_head(d, stack.flash_version) + padded_head(of_values, stack.flash_version))
+    draws = heads * rows * s * skipped * bool(model.dropout)
     there, back = (
         Kernel(
             name, Cause.ATTENTION, "attention", flop=times * full * skipped, nbytes=nbytes * (2 if backward else 1),
             n=0.5 * (d + of_values), k=padded, batch=heads, length=length, backward=backward,
-            credited_flop=credited * full * seen / s, host_s=ordering(write),
+            credited_flop=credited * full * seen / s, host_s=ordering(write), draws=draws,
         )
         for name, times, credited, backward in (
             ("flash attention", 1.0, 1.0, False), ("flash attention backward", multiplies, 2.0, True)

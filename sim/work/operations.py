@@ -65,6 +65,7 @@ class Kernel(NamedTuple):
     layout : which operand of a multiply lies transposed in memory (`sim.costs.compute.alignment_rate`).
     parts : columns of the matrices of a layer that the multiply is of, where a framework has each in a linear of its
         own: queries', keys' and values'.
+    draws : random numbers that a fused attention kernel draws for dropout, one for each score that it computes.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Kernel(NamedTuple):
     turns: Number = 1
     layout: Layout = "nn"
     parts: tuple[Number, ...] = ()
+    draws: Number = 0.0
 
     @property
     def model_flop(self) -> Number:
@@ -319,7 +321,7 @@ class Phase:
 
     def scaled(self, share: float) -> Phase:
         """The phase with every amount multiplied by `share`: its average where only that share of layers runs it."""
-        amounts = ("flop", "nbytes", "kernels", "host_s", "stall_s")
+        amounts = ("flop", "nbytes", "kernels", "host_s", "stall_s", "draws")
         kernels = (each._replace(**{name: share * getattr(each, name) for name in amounts}) for each in self.operations)
         collectives = (each._replace(nbytes=share * each.nbytes) for each in self.collectives)
         return Phase(tuple(kernels), tuple(collectives), waits=self.waits, setups=share * self.setups)

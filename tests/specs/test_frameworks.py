@@ -233,6 +233,19 @@ def test_what_rules_set(framework, version, said, expected):
     assert {name: getattr(stack, name) for name in expected} == expected
 
 
+@rows(
+    ("framework", "section", "stated", "expected"),
+    [
+        ("unsloth", "training", {}, 16),
+        ("unsloth", "training", {"adapter_rank": 0}, None),
+        ("vocabulary-parallelism", "model", {"norm": "layernorm"}, 0.0),
+    ],
+)
+def test_what_rules_set_of_training_and_model(framework, section, stated, expected):
+    found = {item.path: item.value for item in resolve_stack(framework, {section: stated}).consequences}
+    assert found.get("training.adapter_rank" if section == "training" else "model.dropout") == expected
+
+
 @rows(("precision", "wide"), [("bf16", None), ("fp8", None), ("nvfp4", 2)])
 def test_adapters_of_mlperf_keep_some_layers_in_16_bits(precision, wide):
     found = resolve_stack("mlperf-nvidia", {"training": {"precision": precision, "adapter_rank": 16}})

@@ -1,4 +1,5 @@
-"""What happens inside kernels in few bits: experts' activation between their multiplies, attention's multiplies."""
+"""What happens inside kernels in few bits: experts' activation between their multiplies, attention's multiplies
+and dropout."""
 
 from dataclasses import replace
 
@@ -125,6 +126,14 @@ def test_attention_in_8_bits_casts_what_it_reads_and_keeps_it_so():
     assert casts == [4 * tokens * (queries + key_values), 4 * tokens * queries]
     saved = layer_activation_bytes(model, sixteen, here) - layer_activation_bytes(model, eight, here)
     assert saved == tokens * (queries + key_values)
+
+
+def test_fused_attention_draws_for_dropout_as_many_numbers_as_it_computes_scores():
+    scenario, here = scenario_of(), cut()
+    for dropout, scores in ((0.0, 0.0), (0.1, 4 * 32 * 4096 * 4096 / 2)):
+        work = attention_core(scenario.model.replace(dropout=dropout), scenario.stack, here)
+        for phase in (work.forward, work.input_grad):
+            assert [item.draws for item in phase.operations if item.kind == "attention"] == [scores]
 
 
 def test_activations_in_32_bits_around_multiplies_in_8():
