@@ -126,7 +126,7 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
     """
     by_datasheet = scenario.profile.provenance.of_datasheet
     few = published_like(scenario)[0] < MANY if lineages is None else lineages < MANY
-    held = (by_datasheet, few and not by_datasheet, is_unknown(scenario.stack), bool(scenario.model.num_experts))
+    held = (by_datasheet, few or by_datasheet, is_unknown(scenario.stack), bool(scenario.model.num_experts))
     return tuple(name for name, holds in zip(FACTS, held, strict=True) if holds)
 
 
