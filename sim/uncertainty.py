@@ -99,6 +99,10 @@ class Doubt(NamedTuple):
         """The product of the facts' factors."""
         return float(np.prod([spreads.facts[name] for name in self.facts])) if self.facts else 1.0
 
+    def rest(self, spreads: Spreads) -> float:
+        """Standard deviation of what the step time's logarithm has of its own."""
+        return REST * self.scale(spreads)
+
     def loads(self, spreads: Spreads) -> np.ndarray:
         """Change of the step time's logarithm by one standard deviation of each part, (parts,)."""
         sizes = [self.shares.get(name, 0.0) * spreads.parts[name] for name in PARTS]
@@ -122,7 +126,7 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
     """
     by_datasheet = scenario.profile.provenance.of_datasheet
     few = published_like(scenario)[0] < MANY if lineages is None else lineages < MANY
-    held = (by_datasheet, few and not by_datasheet, is_unknown(scenario.stack), bool(scenario.model.num_experts))
+    held = (by_datasheet, few or by_datasheet, is_unknown(scenario.stack), bool(scenario.model.num_experts))
     return tuple(name for name, holds in zip(FACTS, held, strict=True) if holds)
 
 
@@ -148,10 +152,10 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)
-    variance = float(own @ own) + REST**2
+    variance = float(own @ own) + doubt.rest(spreads) ** 2
     if measured:
         common = covariance(measured, [doubt], spreads)[:, 0]
-        noise = REST**2 * np.eye(len(measured))
+        noise = np.diag([each.rest(spreads) ** 2 for each in measured])
         variance -= float(common @ np.linalg.solve(covariance(measured, measured, spreads) + noise, common))
     return min(sqrt(variance), WIDEST / spreads.reach[1])
 
@@ -165,7 +169,7 @@ def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
     from scipy.stats import multivariate_t
 
     spreads = shipped_spreads()
-    shape = covariance(doubts, doubts, spreads) + REST**2 * np.eye(len(doubts))
+    shape = covariance(doubts, doubts, spreads) + np.diag([each.rest(spreads) ** 2 for each in doubts])
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
 
 
@@ -214,8 +218,9 @@ def least_quantile_factor(scenario: Scenario, probability: float) -> float:
     spreads, measured = shipped_spreads(), bool(measured_doubts(scenario))
     facts = tuple(name for name in facts_of(scenario) if name != "few published")
     parts = sum(size**-2 for size in spreads.parts.values()) ** -0.5
-    best = 0.0 if measured else Doubt({}, facts).scale(spreads) * parts
-    up = min(hypot(best, REST) * spreads.reach[1], WIDEST)
+    least = Doubt({}, facts)
+    best = 0.0 if measured else least.scale(spreads) * parts
+    up = min(hypot(best, least.rest(spreads)) * spreads.reach[1], WIDEST)
     return exp(up * NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95))
 
 
@@ -231,7 +236,7 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
 def largest_doubts(scenario: Scenario, causes: Mapping[str, float]) -> dict[str, float]:
     """Share of the step time's variance by part, and of the run's own rest; the largest first."""
     spreads, doubt = shipped_spreads(), doubt_of(scenario, causes)
-    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": REST**2}
+    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": doubt.rest(spreads) ** 2}
     whole = sum(sizes.values())
     return {name: size / whole for name, size in sorted(sizes.items(), key=lambda item: -item[1]) if size}
 
