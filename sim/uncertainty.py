@@ -44,16 +44,18 @@ PARTS = {
 """The causes of a step (`sim.breakdown.CAUSES`) whose seconds are off together."""
 
 FACTS = ("datasheet", "few published", "unknown framework", "experts")
-"""What makes all parts of a step worse known: nothing was measured on its GPU, few lineages (below MANY) have
-published runs of its kind, its framework is not known, there are experts."""
+"""What makes all parts of a step, and what it has of its own, worse known: nothing was measured on its GPU, few
+lineages (below MANY) have published runs of its kind (or nothing was measured), its framework is not known, there are
+experts."""
 MANY = 4
 """Lineages (framework and organisation) from which on runs are called like measured ones: of strangers' runs, on which
 nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with fewer."""
 
 
 REST = 0.05
-"""Standard deviation of what a run's logarithm has of its own: of 0.03, 0.05, 0.07 and 0.1 that with the least error
-after one measured run (`flopcast validate --transfer`). Likelihoods alone would have half of it, and trust it more."""
+"""Standard deviation of what a run's logarithm has of its own where no fact makes it worse known. Of 0.03, 0.05, 0.07
+and 0.1 it is that with the least error after one measured run (`flopcast validate --transfer`). Likelihoods alone would
+have half of it, and trust the run more."""
 
 
 class Spreads(NamedTuple):

@@ -20,12 +20,12 @@ from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import (
     FACTS,
     PARTS,
-    REST,
     WIDEST,
     Doubt,
     Spreads,
     basis_of,
     doubt_of,
+    facts_of,
     grade_of,
     interval_factors,
     largest_doubts,
@@ -72,7 +72,7 @@ def test_every_cause_is_of_one_part():
 def test_measured_runs_condition_a_normal(asked, measured):
     """The variance that is left is one over the joint precision's entry; no run makes an answer less sure."""
     rows = np.array([each.loads(PARTLY) for each in (asked, *measured)])
-    joint = rows @ rows.T + REST**2 * np.eye(1 + len(measured))
+    joint = rows @ rows.T + np.diag([each.rest(PARTLY) ** 2 for each in (asked, *measured)])
     left = min(np.linalg.inv(joint)[0, 0] ** -0.5, WIDEST / PARTLY.reach[1])
     assert spread_of(asked, measured, PARTLY) == pytest.approx(left, rel=1e-6)
     assert spread_of(asked, measured, PARTLY) <= spread_of(asked, measured[:-1], PARTLY) + 1e-12
@@ -85,8 +85,14 @@ def test_a_run_tells_of_what_it_is_made_of():
     assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
     assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
     less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))
-    wider = math.hypot(1.2 * math.sqrt(alone**2 - REST**2), REST)
-    assert reach_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx((wider, 2.0 * wider))
+    assert reach_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx((1.2 * alone, 2.4 * alone))
+
+
+def test_nothing_that_is_measured_widens_an_interval(scenarios):
+    assert {facts_of(load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["profile=datasheet"]))[:2]} == {
+        FACTS[:2]
+    }
+    assert all(factor >= 1.0 for factor in shipped_spreads().facts.values())
 
 
 def test_one_run_narrows_the_interval_of_an_unknown_framework(scenarios):
