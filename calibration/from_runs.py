@@ -258,7 +258,7 @@ def drawn_to(
     open_ = np.array([any(each.part == part for each in known) for part in PARTS])
     # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
     count = Counter(families)
-    noise = np.array([each.rest(spreads) * count[of] ** 0.25 for each, of in zip(doubts, families, strict=True)])
+    noise = np.array([REST * count[of] ** 0.25 for of in families])
     loads = np.array([each.loads(spreads) for each in doubts])
     odd = too_far(loads * open_, sizes, noise)
     noise[odd] = np.inf

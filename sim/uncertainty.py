@@ -44,18 +44,16 @@ PARTS = {
 """The causes of a step (`sim.breakdown.CAUSES`) whose seconds are off together."""
 
 FACTS = ("datasheet", "few published", "unknown framework", "experts")
-"""What makes all parts of a step, and what it has of its own, worse known: nothing was measured on its GPU, few
-lineages (below MANY) have published runs of its kind (or nothing was measured), its framework is not known, there are
-experts."""
+"""What makes all parts of a step worse known: nothing was measured on its GPU, few lineages (below MANY) have
+published runs of its kind (or nothing was measured), its framework is not known, there are experts."""
 MANY = 4
 """Lineages (framework and organisation) from which on runs are called like measured ones: of strangers' runs, on which
 nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with fewer."""
 
 
 REST = 0.05
-"""Standard deviation of what a run's logarithm has of its own where no fact makes it worse known. Of 0.03, 0.05, 0.07
-and 0.1 it is that with the least error after one measured run (`flopcast validate --transfer`). Likelihoods alone would
-have half of it, and trust the run more."""
+"""Standard deviation of what a run's logarithm has of its own: of 0.03, 0.05, 0.07 and 0.1 that with the least error
+after one measured run (`flopcast validate --transfer`). Likelihoods alone would have half of it, and trust it more."""
 
 
 class Spreads(NamedTuple):
@@ -100,10 +98,6 @@ class Doubt(NamedTuple):
     def scale(self, spreads: Spreads) -> float:
         """The product of the facts' factors."""
         return float(np.prod([spreads.facts[name] for name in self.facts])) if self.facts else 1.0
-
-    def rest(self, spreads: Spreads) -> float:
-        """Standard deviation of what the step time's logarithm has of its own."""
-        return REST * self.scale(spreads)
 
     def loads(self, spreads: Spreads) -> np.ndarray:
         """Change of the step time's logarithm by one standard deviation of each part, (parts,)."""
@@ -154,10 +148,10 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)
-    variance = float(own @ own) + doubt.rest(spreads) ** 2
+    variance = float(own @ own) + REST**2
     if measured:
         common = covariance(measured, [doubt], spreads)[:, 0]
-        noise = np.diag([each.rest(spreads) ** 2 for each in measured])
+        noise = REST**2 * np.eye(len(measured))
         variance -= float(common @ np.linalg.solve(covariance(measured, measured, spreads) + noise, common))
     return min(sqrt(variance), WIDEST / spreads.reach[1])
 
@@ -171,7 +165,7 @@ def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
     from scipy.stats import multivariate_t
 
     spreads = shipped_spreads()
-    shape = covariance(doubts, doubts, spreads) + np.diag([each.rest(spreads) ** 2 for each in doubts])
+    shape = covariance(doubts, doubts, spreads) + REST**2 * np.eye(len(doubts))
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
 
 
@@ -220,9 +214,8 @@ def least_quantile_factor(scenario: Scenario, probability: float) -> float:
     spreads, measured = shipped_spreads(), bool(measured_doubts(scenario))
     facts = tuple(name for name in facts_of(scenario) if name != "few published")
     parts = sum(size**-2 for size in spreads.parts.values()) ** -0.5
-    least = Doubt({}, facts)
-    best = 0.0 if measured else least.scale(spreads) * parts
-    up = min(hypot(best, least.rest(spreads)) * spreads.reach[1], WIDEST)
+    best = 0.0 if measured else Doubt({}, facts).scale(spreads) * parts
+    up = min(hypot(best, REST) * spreads.reach[1], WIDEST)
     return exp(up * NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95))
 
 
@@ -238,7 +231,7 @@ def least_told_apart(*factors: tuple[float, float]) -> float:
 def largest_doubts(scenario: Scenario, causes: Mapping[str, float]) -> dict[str, float]:
     """Share of the step time's variance by part, and of the run's own rest; the largest first."""
     spreads, doubt = shipped_spreads(), doubt_of(scenario, causes)
-    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": doubt.rest(spreads) ** 2}
+    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": REST**2}
     whole = sum(sizes.values())
     return {name: size / whole for name, size in sorted(sizes.items(), key=lambda item: -item[1]) if size}
 

@@ -20,6 +20,7 @@ from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import (
     FACTS,
     PARTS,
+    REST,
     WIDEST,
     Doubt,
     Spreads,
@@ -72,7 +73,7 @@ def test_every_cause_is_of_one_part():
 def test_measured_runs_condition_a_normal(asked, measured):
     """The variance that is left is one over the joint precision's entry; no run makes an answer less sure."""
     rows = np.array([each.loads(PARTLY) for each in (asked, *measured)])
-    joint = rows @ rows.T + np.diag([each.rest(PARTLY) ** 2 for each in (asked, *measured)])
+    joint = rows @ rows.T + REST**2 * np.eye(1 + len(measured))
     left = min(np.linalg.inv(joint)[0, 0] ** -0.5, WIDEST / PARTLY.reach[1])
     assert spread_of(asked, measured, PARTLY) == pytest.approx(left, rel=1e-6)
     assert spread_of(asked, measured, PARTLY) <= spread_of(asked, measured[:-1], PARTLY) + 1e-12
@@ -85,7 +86,8 @@ def test_a_run_tells_of_what_it_is_made_of():
     assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
     assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
     less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))
-    assert reach_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx((1.2 * alone, 2.4 * alone))
+    wider = math.hypot(1.2 * math.sqrt(alone**2 - REST**2), REST)
+    assert reach_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx((wider, 2.0 * wider))
 
 
 def test_nothing_that_is_measured_widens_an_interval(scenarios):

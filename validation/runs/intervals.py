@@ -171,8 +171,7 @@ def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     loads = source.shares * np.exp(of_parts) * scale[:, None]
     alike = np.exp(-source.apart @ rates)
     common = loads @ loads.T * alike
-    rest = REST * scale
-    covariance = common + np.diag(rest**2)
+    covariance = common + REST**2 * np.eye(count)
     inverse = np.linalg.inv(covariance)
     pulled = inverse @ source.sizes
     far = float(source.sizes @ pulled)
@@ -180,7 +179,7 @@ def _surprise(x: np.ndarray, source: Source) -> tuple[float, np.ndarray]:
     by = inverse - bent * np.outer(pulled, pulled)  # twice the slope along the covariance
     along = np.concatenate([
         ((by * alike) @ loads * loads).sum(axis=0),
-        source.facts.T @ ((by * common).sum(axis=1) + np.diag(by) * rest**2),
+        source.facts.T @ (by * common).sum(axis=1),
         -np.einsum("ij,ij,ijk->k", by, common, source.apart) * rates / 2,
     ])  # fmt: skip
     constant = lgamma((FREEDOM + count) / 2) - lgamma(FREEDOM / 2) - count / 2 * log(FREEDOM / 2)
