@@ -204,6 +204,8 @@ def raw_preset(kind: str, name: str) -> dict[str, Any]:
         if (kind, name) == ("profiles", "datasheet"):
             shown = "flopcast presets show datasheet --gpu h100-sxm-80gb shows that of a GPU"
             raise SpecError(f"profile datasheet is made for each GPU from its own peaks; {shown}")
+        if kind == "clusters" and name in preset_names("nodes"):
+            raise SpecError(f"{name} is a node, not a cluster; write cluster: {{node: {name}, num_nodes: 1}}")
         known = [*preset_names(kind), *(["datasheet"] if kind == "profiles" else [])]
         raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, known)}")
     data = load_yaml(path)

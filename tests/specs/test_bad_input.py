@@ -63,6 +63,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("cluster.nvlink_domain_gpus=3", r"must be a multiple of the node's 8 GPUs; nearest: 8"),
         ("model=gpt3-17b", r"unknown model preset 'gpt3-17b'; did you mean 'gpt3-175b'\?"),
         ("cluster=selen", r"unknown cluster preset 'selen'; did you mean 'selene'\?"),
+        ("cluster=dgx-h100", r"dgx-h100 is a node, not a cluster; write cluster: {node: dgx-h100, num_nodes: 1}"),
         ("model.num_kv_heads=7", r"num_heads 160 must be a multiple of num_kv_heads 7; use 8 key/value heads"),
         ("foo.bar=2", r"no section 'foo'; choose from cluster, model, plan"),
         ("plan.tp", r"must look like plan.tp=4"),
