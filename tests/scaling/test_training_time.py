@@ -123,7 +123,7 @@ def test_plans_that_the_framework_cannot_run_are_named():
     schedule = layered.fastest.answer.scenario.plan.schedule
     assert schedule in ("breadth_first", "modular")
     assert f"plan.schedule = {schedule} on 256 GPUs" in layered.assumptions[0]
-    assert "no framework described here runs that of the shortest run" in layered.assumptions[0]
+    assert "no framework described here can run the plan of the shortest run" in layered.assumptions[0]
     assert "plan.schedule" not in usual.assumptions[0]
 
 
