@@ -146,7 +146,7 @@ def test_the_pages_have_the_table_that_validate_prints(scored_published):
     text, coverage = " ".join(page.split()), f"{100 * left_out_coverage(scored_published):.0f} %"
     assert f"{runs} published runs ship" in text
     assert f"{modelled} of them are modelled" in text
-    assert f"errors alone give cover {coverage}" in text
+    assert f"own lineage cover {coverage}" in text
     assert f"cover {coverage} of the runs that ship" in text
     for bits in (16, 8, 4):
         (group,) = (group for group in groups if group.name == f"experts, {bits} bits")
