@@ -234,13 +234,21 @@ def _is_limit(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
+def _check_source(item: dict[str, Any]) -> None:
+    source = item.get("source", "")
+    if not isinstance(source, (str, dict)):
+        raise SpecError(f"source: {str(source)[:60]} must be text that says where a value is from")
+
+
 def _values(item: Any) -> Any:
     if _is_sourced(item):
         limits = item.get("interval")
         if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and all(map(_is_limit, limits))):
             raise SpecError(f"interval {str(limits)[:60]} beside value {str(item['value'])[:40]} must be two numbers")
+        _check_source(item)
         return item["value"]
     if isinstance(item, dict):
+        _check_source(item)
         return {key: _values(value) for key, value in item.items() if key != "source"}
     return item
 

@@ -6,6 +6,7 @@ import pytest
 from counts import embedding_params
 from rows import rows
 
+from sim.errors import SpecError
 from sim.specs import (
     ClusterSpec,
     GpuSpec,
@@ -250,3 +251,14 @@ def test_cards_with_fewer_watts_than_their_profiles_module_keep_less_of_its_cloc
     assert {name for name, share in kept.items() if share < 1} == SUSTAINED.keys()
     for name, (watts, exponent) in SUSTAINED.items():
         assert kept[name] == pytest.approx(watts**exponent, abs=0.006), name
+
+
+@rows(
+    ("text", "said"),
+    [("{value: 80 GB, source: 1e400}", "source: inf must be text"), ("{value: 80 GB, interval: [1]}", "two")],
+)
+def test_what_stands_beside_a_value_is_text_or_two_numbers(tmp_path, text, said):
+    path = tmp_path / "card.yaml"
+    path.write_text(f"preset: a100-sxm-80gb\nmemory: {text}\n")
+    with pytest.raises(SpecError, match=said):
+        load_preset("gpus", str(path))
