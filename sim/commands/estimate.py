@@ -47,14 +47,19 @@ def estimate(
 
         opt.print_view(opening(answer))
         searched = not given.is_open and engine == "dag" and answer.num_gpus <= QUICK
-        if searched and given.cluster.node.cores is None and (words := _faster_plan(answer, str(scenario))):
+        changed = [word for each in overrides or () if not each.startswith("plan.") for word in ("-s", each)]
+        asked = shlex.join([str(scenario), *changed, *(("--profile", str(profile)) if profile else ())])
+        if searched and given.cluster.node.cores is None and (words := _faster_plan(answer, asked)):
             opt.print_view(remarks({"Would help": words}))
         opt.print_view(partial(estimate_view, answer, verbose=verbose))
     answer.require_fit()
 
 
-def _faster_plan(answer: Estimate, file: str) -> str:
-    """A plan that is faster by a tenth or more, which a search finds; nothing where there is none."""
+def _faster_plan(answer: Estimate, asked: str) -> str:
+    """A plan that is faster by a tenth or more, which a search finds; nothing where there is none.
+
+    asked : what a search is asked: a file, and what of it is overridden beside its plan, which a search would keep.
+    """
     from sim.report.text import faster_words
     from sim.search import search
 
@@ -67,7 +72,7 @@ def _faster_plan(answer: Estimate, file: str) -> str:
     best = result.best[0].answer
     if 1.0 - best.step_time_s / answer.step_time_s < WORTH:
         return ""
-    lacking, command = "", f"flopcast search {file}"
+    lacking, command = "", f"flopcast search {asked}"
     if broken := broken_rules(best.scenario, rules_of_scenario(scenario)):
         why = listed(dict.fromkeys(rule.path for rule in broken), "and")
         lacking = f". {framework_words(stack.framework, stack.version)} cannot run it, because of {why}"
