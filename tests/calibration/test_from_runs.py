@@ -107,11 +107,12 @@ def test_values_of_single_precisions_and_collectives_move_along():
 
 
 def test_what_a_value_cannot_take_is_left_to_the_others(runs):
-    """Steps a fifth shorter: multiplies go to their peak, and what is missing comes from memory and links."""
-    quick = [replace(run, measured=0.8 * run.measured) for run in runs[:6]]
+    """Steps a quarter shorter: multiplies go to their peak, and what is missing comes from memory and links."""
+    quick = [replace(run, measured=0.75 * run.measured) for run in runs[:6]]
     one = fit_runs(quick, ["gemm.max_efficiency"])
     two = fit_runs(quick, ["gemm.max_efficiency", "memory.efficiency"])
-    assert one.parameters[0].at_bound
+    (multiplies,) = one.parameters
+    assert multiplies.prior + 2.0 * multiplies.prior_width < multiplies.value <= 1.0
     assert abs(two.errors).mean() < abs(one.errors).mean()
 
 

@@ -183,7 +183,7 @@ def test_devices_as_drivers_print_them_find_their_node(device, node):
         ("NVIDIA A10G", "no node preset"),
         ("NVIDIA GeForce RTX 5060", "no node preset"),
         ("", "the data do not name the device"),
-        ("Gaudi 3", "name the node that was measured"),
+        ("Gaudi 3", "give the node that was measured"),
     ],
 )
 def test_devices_of_several_nodes_or_none_are_asked_for(device, why):
