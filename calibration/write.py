@@ -110,7 +110,7 @@ def write_profile(calibration: Calibration, path: Path, raw: Path | None = None)
     data = profile_data(calibration)
     if raw is not None:
         data["provenance"]["raw_data"] = raw.name
-    text = dump_yaml({"source": "of fitted values and all others: see provenance", **data})
+    text = dump_yaml({"source": "see provenance", **data})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return calibration.profile

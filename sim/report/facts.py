@@ -56,7 +56,7 @@ SMALLEST = 5e-4
 
 
 GRADE_WORDS = {
-    "measured here": "this run was measured",
+    "measured here": "this model was measured on as many GPUs",
     "like measured runs": "many published runs have this GPU, precision and sharding",
     "extrapolated": "few published runs are like this one",
     "unknown": "little is known about such runs",
