@@ -33,7 +33,8 @@ def test_every_action_is_a_bar_and_every_colour_is_named(view_of, schedule):
     view = view_of(schedule)
     (panel,), seen = lanes(view)
     order = view.program.order
-    bars = sum(len(collection.get_paths()) for collection in panel.collections)
+    bars = sum(len(shape.get_path().codes) // 5 for shape in panel.patches)
+    bars += sum(len(updates.get_paths()) for updates in panel.collections)
     drawn = int((view.start < view.horizon).sum())
     assert bars >= drawn
     labels = [handle.get_label() for handle in legend_handles([view], seen)]

@@ -160,21 +160,23 @@ def _shades(view: StepView, bars: Bars) -> Iterator[tuple[Bars, Any]]:
 
 
 def _draw_bars(panel: Any, bars: Bars, here: Array, colour: Any, edge: bool) -> None:
-    """Draw some bars of one colour. What overlaps others is a line at their foot."""
-    from matplotlib.collections import PolyCollection
+    """Draw some bars of one colour, as one shape. What overlaps others is a line at their foot."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
     height, drop = (THIN, (LANE - THIN) / 2) if bars.overlapped else (1.0 if bars.what == "idle" else LANE, 0.0)
     top, begin, end = bars.rank[here] + drop - height / 2, bars.begin[here], bars.end[here]
-    corners = np.stack([begin, top, begin, top + height, end, top + height, end, top], axis=1).reshape(-1, 4, 2)
-    look = {"edgecolors": "white", "linewidths": 0.5} if edge else {"linewidths": 0.0}
-    bodies = PolyCollection(list(corners), facecolors=[colour], **look)
-    bodies.set_in_layout(False)  # the panel clips them
-    panel.add_collection(bodies, autolim=False)
+    corners = np.stack([begin, top, begin, top + height, end, top + height, end, top, begin, top], axis=1)
+    codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(here))
+    look = {"edgecolor": "white", "linewidth": 0.5} if edge else {"linewidth": 0.0}
+    shape = PathPatch(Path(corners.reshape(-1, 2), codes), facecolor=colour, snap=True, **look)
+    shape.set_in_layout(False)  # the panel clips it
+    panel.add_artist(shape)
 
 
 def _number(panel: Any, words: Array, begin: Array, end: Array, rank: Array, per_s: float) -> None:
     """Micro-batch numbers on the bars that are wide enough, in ink that suits the bars drawn last."""
-    colour = ink(tuple(panel.collections[-1].get_facecolor()[0][:3]))
+    colour = ink(tuple(panel.patches[-1].get_facecolor()[:3]))
     fits = (end - begin) * per_s >= 1.2 + DIGIT * NUMBER_POINTS * np.char.str_len(words)
     for at in np.flatnonzero(fits):
         look = {"ha": "center", "va": "center", "color": colour, "fontsize": NUMBER_POINTS, "clip_on": True}
