@@ -188,9 +188,10 @@ def calibrate(
             f"({listed}); is the machine right (--node {cluster.name}, --network)? --force takes the fits all the same"
         )
     if not draft.fits:
-        raise ProfileError(
-            f"nothing could be fitted, for want of measurements: {', '.join(draft.missing)}{_why_unused(data, cluster)}"
-        )
+        # Where a part was measured too little, that is all there is to say.
+        begun = [each for each in draft.missing if "measurements; give" in each]
+        listed = ", ".join(begun or draft.missing)
+        raise ProfileError(f"nothing could be fitted, for want of measurements: {listed}{_why_unused(data, cluster)}")
     device = data.machine.get("device", "a machine the data do not name")
     software = f", torch {data.machine['torch']}" if "torch" in data.machine else ""
     far = (f"{part} (measured, but {error:.0%} from its fit)" for part, error in draft.refused.items())

@@ -31,7 +31,7 @@ from sim.work.pieces import vocabulary_rows
 NO_FAILURES = "the training time leaves out failures, checkpoints and evaluation (flopcast train includes them)"
 MOST_SEQUENCES, MOST_TOKENS = 1 << 17, 1 << 30
 """Batches beyond either are asked about: their unit may have been mistaken."""
-STRANGERS = {"a100": ("A100", "3 to 15%"), "h100": ("H100", "8 to 25%"), "h200": ("H100", "8 to 25%")}
+THIRD_PARTIES = {"a100": ("A100", "3 to 15%"), "h100": ("H100", "8 to 25%"), "h200": ("H100", "8 to 25%")}
 """How much slower than predicted others' Megatron-LM was, and on which GPU, by profile (docs/validation.md, "In the
 wild")."""
 MOST_NAMED = 3
@@ -51,7 +51,7 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str]) -
         *cores_assumed(scenario),
         *compute.doubtful(scenario),
         *_together(notes),
-        *_strangers(scenario),
+        *_third_parties(scenario),
         *scenario.assumed,
         *(line for each in (layouts, layers, routing, recompute) for line in each.assumed(scenario)),
         *(line for each in (compute, block) for line in each.assumed(scenario)),
@@ -73,11 +73,11 @@ def _doubtful_batch(scenario: Scenario) -> Iterator[str]:
         )
 
 
-def _strangers(scenario: Scenario) -> Iterator[str]:
+def _third_parties(scenario: Scenario) -> Iterator[str]:
     """Yield how much slower people outside the frameworks' teams were with such a stack, until a run was measured."""
     profile = scenario.profile
-    if scenario.stack.framework == "megatron-lm" and profile.name in STRANGERS and not profile.provenance.measured:
-        gpu, slower = STRANGERS[profile.name]
+    if scenario.stack.framework == "megatron-lm" and profile.name in THIRD_PARTIES and not profile.provenance.measured:
+        gpu, slower = THIRD_PARTIES[profile.name]
         yield (
             f"on {gpu}, teams other than Megatron-LM's developers measured steps {slower} longer than predicted; the "
             "interval includes that, and the estimate does not"

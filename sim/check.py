@@ -121,8 +121,8 @@ class Check:
 
     @property
     def normal_s(self) -> tuple[float, float]:
-        """Step times that are normal: the 90 % interval, no further up than it reaches down. What strangers' runs lose
-        beyond that is what to look for. [s]
+        """Step times that are normal: the 90 % interval, no further up than it reaches down. What other people's
+        runs lose beyond that is what to look for. [s]
         """
         low, high = self.answer.step_time_interval_s
         return low, min(high, self.answer.step_time_s**2 / low)

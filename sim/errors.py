@@ -44,11 +44,17 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     """A closing hint: '; did you mean X?' or the choices themselves where nothing is near."""
     options = sorted(choices)
     by_lower = {option.lower(): option for option in options}
-    close = [difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff) for cutoff in (0.8, 0.6)]
+    numbers = {part for part in word.lower().split("-") if any(map(str.isdigit, part))}
+    alike = [each for each in by_lower if numbers <= {*each.split("-")}]  # "hgx-h100" means no H800
+
+    def close(cutoff: float) -> list[str]:
+        found = (difflib.get_close_matches(word.lower(), among, 1, cutoff) for among in (alike, by_lower))
+        return next(filter(None, found), [])
+
     parts = [each for each in by_lower if word.lower() in each][:3] if len(word) > 2 else []
     begun = [each for each in by_lower if word and each.startswith(f"{word.lower()}-")][:3]
     # Names that go on where the word ends are meant first, then a misspelt name, then names that contain the word.
-    matches = [by_lower[match] for match in begun or close[0] or parts or close[1]]
+    matches = [by_lower[match] for match in begun or close(0.8) or parts or close(0.6)]
     if matches:
         return f"; did you mean {' or '.join(repr(match) for match in matches)}?"
     return f"; choose from {', '.join(options)}" if options else ""

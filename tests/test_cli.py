@@ -81,6 +81,8 @@ MISTAKES = """
 2 | compare-schedules MAIN --schedules , | is empty
 2 | compare-schedules scenarios/megatron-2021/18.4b.yaml --schedules zb_v | none of these schedules
 2 | presets show selen | did you mean 'selene'?
+2 | presets show hgx-h100 | did you mean 'dgx-h100'?
+2 | presets show mine.yaml | 'mine.yaml' is a file's
 2 | presets list gpu | did you mean 'gpus'?
 2 | topology selen | did you mean 'selene'?
 2 | topology superpod-a100 --nodes 9999 | lower num_nodes

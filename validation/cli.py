@@ -87,8 +87,8 @@ def validate(
         machine = str(json_file) == "-"
         scored = _scored(runs or [], profile, settings or [], without or [], quiet=markdown or machine)
         listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
-        strangers = [] if runs else _strangers(profile, settings or [])
-        found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs, strangers=strangers)
+        wild = [] if runs else _wild(profile, settings or [])
+        found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs, wild=wild)
     if memory is not None:
         scores = _memory(memory, [each for each in runs or [] if each.is_file()])
         found |= {"memory": scores} if runs else scores
@@ -239,7 +239,7 @@ def _scored(
         return score_all(runs, progress or (lambda done, total: None))
 
 
-def _strangers(profile: str | None, settings: list[str]) -> list[Scored]:
+def _wild(profile: str | None, settings: list[str]) -> list[Scored]:
     """Runs that ship of people outside the vendors' benchmark teams, predicted."""
     from flopcast_validation.run import WILD, published_runs
     from flopcast_validation.runs.score import score_all

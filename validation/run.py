@@ -178,7 +178,7 @@ def published_runs(
     tables : sequence of str, optional
         Names of tables; default: all.
     folder : str
-        WILD for those of strangers, which are no part of the record.
+        WILD for those in the wild, which are no part of the record.
     """
     chosen = (table for table in runs_tables(folder) if tables is None or table.name in tables)
     return read_runs((row for table in chosen for row in table.rows), profile, overrides)

@@ -85,6 +85,8 @@ def list_presets(
 
 def _unknown(name: str, known: set[str]) -> SpecError:
     """The error that no preset has a name, with the nearest names."""
+    if name.endswith((".yaml", ".yml")):
+        return SpecError(f"presets are shown by name; {name!r} is a file's")
     hint = nearest(name, known)
     if "choose from" in hint and len(known) > MANY:
         hint = "; flopcast presets list shows all names"

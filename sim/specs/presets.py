@@ -311,6 +311,10 @@ def _of_file(section: str, path: Path) -> dict[str, Any]:
             f"{path} describes no {section}; give a {section}'s fields, or a scenario with a section {section}"
         )
     values: dict[str, Any] = _values(said)
+    if section == "cluster" and "gpus_per_node" in values and "node" not in values:
+        raise SpecError(
+            f"{path} is a node, not a cluster; write a file with {{node: {path.name}, num_nodes: 1}} beside it"
+        )
     return values if "preset" in values else {"name": path.stem} | values
 
 

@@ -42,7 +42,7 @@ class Listing(NamedTuple):
 
 
 def print_runs(
-    out: Any, scored: Sequence[Scored], listing: Listing, *, shipped: bool, strangers: Sequence[Scored] = ()
+    out: Any, scored: Sequence[Scored], listing: Listing, *, shipped: bool, wild: Sequence[Scored] = ()
 ) -> dict[str, Any]:
     """Print the scores; plain data of all of it."""
     listed: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def print_runs(
         _update_intervals(out, scored, shipped=shipped)
     if listing.transfer:
         listed |= _print_transfer(out, scored, shipped=shipped, markdown=listing.markdown)
-    groups = [*([in_the_wild(strangers)] if strangers else []), *groups_of(scored)]
+    groups = [*([in_the_wild(wild)] if wild else []), *groups_of(scored)]
     if listing.markdown:
         out.print(markdown_table(groups), soft_wrap=True)
         _write_files(out, scored, listing)

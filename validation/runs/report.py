@@ -65,7 +65,7 @@ HEADLINES = ("wild", "all", "fitted")
 
 
 def markdown_table(groups: Sequence[ErrorSummary], by: Sequence[str] = (*HEADLINES, "kind", "framework")) -> str:
-    """Table of the record in Markdown: strangers' runs, all, by who set values, by kind of model, by framework."""
+    """Table of the record in Markdown: runs in the wild, all, by who set values, by kind of model, by framework."""
     lines = [f"| published runs | {' | '.join(_IN_PAGES)} |", f"|---|{'---|' * len(_IN_PAGES)}"]
     for group in groups:
         if group.by in by and group.count:

@@ -191,7 +191,7 @@ def groups_of(scored: Sequence[Scored]) -> list[ErrorSummary]:
 
 
 def in_the_wild(scored: Sequence[Scored]) -> ErrorSummary:
-    """Strangers' runs: what to expect of a run that nobody here has seen; every source counts as one."""
+    """Runs in the wild: what to expect of a run that nobody here has seen; every source counts as one."""
     sources = {item.run.source for item in scored if item.error is not None}
     each = [summary_of("wild", name, [item for item in scored if item.run.source == name]) for name in sources]
     fields = ("mean_error", "bias", "coverage", "constant_error", "six_nd_error")
