@@ -86,6 +86,7 @@ MISTAKES = """
 2 | presets list gpu | did you mean 'gpus'?
 2 | topology selen | did you mean 'selene'?
 2 | topology superpod-a100 --nodes 9999 | lower num_nodes
+2 | topology selene --nodes 1000000000000000000 | larger than any count here
 2 | topology selene --gpus 8 | add --collectives
 2 | topology selene --collectives '0 GB' | a size above zero
 2 | estimate MAIN --engine dag --engine=des | --engine dag and --engine des: the option takes one value

@@ -129,8 +129,9 @@ def topology(
     for option, given in (("--gpus", gpus), ("--profile", profile)):
         if given is not None and collectives is None:
             raise SpecError(f"{option} is about collectives; add --collectives with a size, such as '1 GB'")
-    spec = ClusterSpec.read(resolve(load_preset("clusters", cluster), "cluster"), cluster)
-    machine = build_topology(spec, nodes)
+    described = resolve(load_preset("clusters", cluster), "cluster")
+    spec = ClusterSpec.read(described if nodes is None else {**described, "num_nodes": nodes}, cluster)
+    machine = build_topology(spec)
     facts = _network(machine, spec)
     if collectives is not None:
         many = machine.num_gpus if gpus is None else gpus

@@ -272,20 +272,17 @@ class Topology:
         return group
 
 
-def build_topology(cluster: ClusterSpec, num_nodes: int | None = None) -> Topology:
-    """The links of a cluster, or of a machine of the same design with another number of nodes.
+def build_topology(cluster: ClusterSpec) -> Topology:
+    """The links of a cluster.
 
     Where a node has fewer cards than GPUs, neighbouring GPUs share one. NVLink is taken to go through switches.
     """
-    node, network = cluster.node, cluster.network
-    nodes = cluster.num_nodes if num_nodes is None else num_nodes
+    node, network, nodes = cluster.node, cluster.network, cluster.num_nodes
     if network is None:
         raise SpecError(
             f"cluster {cluster.name!r} does not describe its switches; add a section network with rail_optimised and "
             "levels (flopcast presets show superpod-h100 has one)"
         )
-    if nodes < 1:
-        raise SpecError(f"{nodes} nodes: a machine has at least one")
     gpus, nics = node.gpus_per_node, node.nics_per_node
     if gpus % nics:
         raise SpecError(

@@ -31,7 +31,7 @@ def machine(cluster):
 
     @cache
     def make(name, num_nodes=None):
-        return build_topology(cluster(name), num_nodes)
+        return build_topology(cluster(name, **({} if num_nodes is None else {"num_nodes": num_nodes})))
 
     return make
 

@@ -112,4 +112,4 @@ def test_mistakes_are_explained(machine, cluster):
     with pytest.raises(SpecError, match="0 to 1119"):
         route(topology, [0], [1120])
     assert set(ROUTINGS) == {"ecmp", "adaptive"}
-    assert build_topology(cluster("superpod-a100"), 20).levels[-1].name == "spine"
+    assert build_topology(cluster("superpod-a100", num_nodes=20)).levels[-1].name == "spine"
