@@ -111,9 +111,11 @@ def fit(
     """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile."""
     from flopcast_calibration.measurement import MeasurementSet, least_disturbed, write_journal
     from flopcast_calibration.readers import read_measurements
+    from flopcast_calibration.readers.collective_names import collective
     from sim.files import here_or_shipped
 
     check_out(out)
+    operation = operation and collective(operation)
     machine: dict[str, Any] = {}
     items = []
     for path in (here_or_shipped(path, "calibration/data", SHIPPED_DATA) for path in files):
