@@ -201,7 +201,8 @@ def parse_whole(text: str, name: str) -> int:
     SpecError
         As `parse_count`, or the number is not whole.
     """
-    number = int(text) if text.strip().isdecimal() else parse_count(text, name)
+    plain = text.strip().isdecimal() and len(text) < 20  # exact, and zero for those who refuse it in words of their own
+    number = int(text) if plain else parse_count(text, name)
     if number != int(number):
         raise SpecError(f"{name} = {text!r} is {number:,g}, which is no whole number; write 4096 or 4k")
     return int(number)

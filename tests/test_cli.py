@@ -87,6 +87,10 @@ MISTAKES = """
 2 | topology selen | did you mean 'selene'?
 2 | topology superpod-a100 --nodes 9999 | lower num_nodes
 2 | topology selene --nodes 1000000000000000000 | larger than any count here
+2 | finetune qwen3-4b --gpu h100 --gpus 8 --samples 1000000000000000000000000000000000000000000000000000000 | beyond anything there is to count
+2 | plan-pipeline scenarios/layers/alexnet-v100.csv --bandwidths 10Gbit/s --workers 100000000000 | --workers '100000000000' must be
+2 | rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --rollout-gpus 8 --step-overhead -1s | zero or more
+2 | scaling batch llama3-8b --loss 1e-300 | 0.1 to 20.0 nats a token
 2 | topology selene --gpus 8 | add --collectives
 2 | topology selene --collectives '0 GB' | a size above zero
 2 | estimate MAIN --engine dag --engine=des | --engine dag and --engine des: the option takes one value

@@ -37,6 +37,8 @@ from sim.units import parse_count, show_short, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
+LEAST_LOSS, MOST_LOSS = 0.1, 20.0
+"""A guess among 128,000 words has 11.8. [nats/token]"""
 
 
 def model_params(text: str) -> float:
@@ -48,6 +50,14 @@ def model_params(text: str) -> float:
 
 def _count(text: str | None, name: str) -> float | None:
     return None if text is None else parse_count(text, name)
+
+
+def _loss(text: str | None) -> float | None:
+    """A loss that models of language can have. [nats/token]"""
+    loss = _count(text, "loss")
+    if loss is not None and not LEAST_LOSS <= loss <= MOST_LOSS:
+        raise SpecError(f"--loss {text}: models of language have {LEAST_LOSS} to {MOST_LOSS} nats a token")
+    return loss
 
 
 def _laws(runs: Path | None) -> list[LossLaw]:
@@ -76,7 +86,7 @@ def optimal(
 
     if budget is None and loss is None:
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
-    flop, target, laws = _count(budget, "budget"), _count(loss, "loss"), _laws(runs)
+    flop, target, laws = _count(budget, "budget"), _loss(loss), _laws(runs)
     refused: list[str] = []
     remarks = ["intervals follow from the published ones of the exponent, around the middle of the runs' compute"]
     if flop is not None:
@@ -133,7 +143,7 @@ def model(
     """
     from sim.report.scaling import model_view
 
-    params, data, target = model_params(name), _count(tokens, "tokens"), _count(loss, "loss")
+    params, data, target = model_params(name), _count(tokens, "tokens"), _loss(loss)
     laws, rows, remarks = _laws(runs), [], []
     for law in laws:
         flop = float(flop_for_params(params, law))
@@ -173,7 +183,7 @@ def batch(
     if (data := _count(tokens, "tokens")) is None:
         data = float(flop_for_params(params, get_law(DEFAULT_LAW))) / FLOP_PER_PARAM_TOKEN / params
         remarks.append(f"tokens: the {show_short(data)} that are compute-optimal by {DEFAULT_LAW}")
-    if (final := _count(loss, "loss")) is None:
+    if (final := _loss(loss)) is None:
         final = float(power_sum_loss(params, data, BESIROGLU))
         remarks.append(f"loss: {final:.3f} by {DEFAULT_LAW}")
     facts = {"params": params, "tokens": data, "loss": final, "flop": FLOP_PER_PARAM_TOKEN * params * data}

@@ -11,6 +11,8 @@ from sim.pricing.layouts import cost_model
 from sim.specs import Scenario
 from sim.units import parse, show
 
+MOST_WORKERS = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -33,7 +35,7 @@ def read_levels(workers: str, bandwidths: str) -> tuple[Level, ...]:
         counts = [int(word) for word in words]
     except ValueError:
         counts = [0]
-    if min(counts) < 1:
+    if not 1 <= min(counts) <= max(counts) <= MOST_WORKERS:
         raise SpecError(
             f"--workers {workers!r} must be a number of workers such as 16, or servers × workers such as 4x4"
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from sim.arrays import Number
 from sim.costs.collectives import Fabric, all_reduce
-from sim.errors import SpecError, nearest, require_positive
+from sim.errors import SpecError, nearest, require_not_negative, require_positive
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, LayerKind, ModelSpec, Profile
 from sim.work.operations import Cause
@@ -198,6 +198,7 @@ class Inference:
         if self.tp is not None:
             require_positive(rollout_tp=self.tp)
         require_positive(most_running=self.most_running)
+        require_not_negative(step_overhead=self.step_overhead_s)
         if self.memory_share is not None and not 0 < self.memory_share <= 1:
             raise SpecError(f"memory_share = {self.memory_share:g} must be above 0 and at most 1")
 

@@ -7,7 +7,7 @@ with the longest of all, and the average alone decides throughput only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, log, sqrt
+from math import erf, hypot, log, sqrt
 
 import numpy as np
 
@@ -20,6 +20,8 @@ SPREAD = 0.8
 """Standard deviation of lengths over their mean, before the longest are cut off. Assumed, between what two logs say by
 the share that is cut off: short answers of 325 tokens, 0.4 % at 1,024, give 0.5 (volcengine/verl issue 1208); reasoning
 of 1,676, 12 % at a limit that we take to be 4,096, gives 1.3 (Tjh-UKN/vime:summary.json@fd237c656b)."""
+NARROW = 1e-6
+"""Spread below which lengths count as all alike."""
 LONGEST = 4.0
 """Longest response over the mean, where no limit is given. Assumed."""
 
@@ -96,9 +98,9 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
             f"the longest. Raise the longest to {2 * mean:,.0f}, or give a spread of 0 and a longest of {mean:,.0f}"
         )
     middles = (np.arange(CELLS) + 0.5) * longest / CELLS
-    if not spread:
+    if spread < NARROW:
         return Lengths(mean, np.ones(CELLS))
-    sigma = sqrt(log(1.0 + spread**2))
+    sigma = sqrt(2.0 * log(hypot(1.0, spread)))
 
     def survival(centre: float) -> Floats:
         return np.array([0.5 - 0.5 * erf((log(each) - centre) / (sigma * sqrt(2.0))) for each in middles])

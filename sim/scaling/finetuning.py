@@ -6,9 +6,11 @@ what people change first, and each change that is named has been searched and fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan
@@ -144,12 +146,27 @@ Way = tuple[str, FineTuning, str, int]
 """A change as one types it, and the question, the GPU and how many of them after it."""
 
 
-def _first(ways: Iterable[Way], gpu: str, terms: Terms | None) -> tuple[str, Offer] | None:
-    """The first of some ways that fits; a price that was given is that of the GPU that was asked for."""
-    for words, asked, card, gpus in ways:
+def _first(ways: Sequence[Way], gpu: str, terms: Terms | None) -> tuple[str, Offer] | None:
+    """The first of some ways that fits. Of one GPU each way needs less memory than the one before.
+
+    A price that was given is that of the GPU that was asked for.
+    """
+
+    @cache
+    def tried(place: int) -> Offer | None:
+        _, asked, card, gpus = ways[place]
         with suppress(InfeasiblePlan):
-            return words, offer(asked, card, gpus, terms=terms if card == gpu else None)
-    return None
+            return offer(asked, card, gpus, terms=terms if card == gpu else None)
+        return None
+
+    def fits(place: int) -> bool:
+        return tried(place) is not None
+
+    places = range(len(ways))
+    alike = len({card for _, _, card, _ in ways}) == 1
+    first = bisect_left(places, True, key=fits) if alike else next(filter(fits, places), len(ways))
+    found = tried(first) if first < len(ways) else None
+    return None if found is None else (ways[first][0], found)
 
 
 def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list[Way]]]:

@@ -74,7 +74,7 @@ def test_laws_say_how_far_they_were_checked():
         (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
         (("model", "--", "-5B"), "parameters = -5e+09"),
         (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
-        (("optimal", "--loss", "1e-30"), "kaplan-2020 needs more than"),
+        (("optimal", "--loss", "1e-30"), "0.1 to 20.0 nats a token"),
                     (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
     ],
 )  # fmt: skip
