@@ -212,7 +212,7 @@ def _option(name: str, option: Parameter, files: dict[str, bytes], rng: random.R
 def _fields() -> tuple[str, ...]:
     from sim.report.field_reference import scenario_sections
 
-    return tuple(entry.name for section in scenario_sections() for entry in section.fields)
+    return tuple(entry.path for section in scenario_sections() for entry in section.fields)
 
 
 def _override(rng: random.Random) -> str:
