@@ -23,6 +23,7 @@ def _requirement(num_ranks: int, num_chunks: int, num_microbatches: int) -> str 
 
 def _visits(num_chunks: int, num_microbatches: int, group: int) -> tuple[np.ndarray, np.ndarray]:
     """(chunk, micro-batch) of each forward: groups of micro-batches visit every chunk in turn."""
+    group = min(group, num_microbatches)
     whole = num_microbatches // group
     rest = np.arange(whole * group, num_microbatches)
     numbers = np.arange(whole * group).reshape(whole, 1, group).repeat(num_chunks, axis=1).ravel()

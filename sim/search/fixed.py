@@ -80,7 +80,10 @@ def split_fixed(fixed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
                 "searches that one besides"
             )
         if name == "recompute_modules":
-            ways[name] = tuple(as_names(value))
+            names = as_names(value)
+            if not isinstance(names, (list, tuple)):
+                raise SpecError(f"plan.recompute_modules = {value} is no list of modules, such as [mlp]")
+            ways[name] = tuple(names)
         else:
             (ways if name in ("recompute", *ROOM) else in_space)[name] = value
     return in_space, ways

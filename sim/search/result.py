@@ -187,7 +187,11 @@ class SearchResult(PricedPlans, NotebookDisplay):
     def nothing_fits(self) -> str:
         """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
         everything = self.select({}, 1)
-        assert everything.leanest is not None
+        if everything.leanest is None:
+            fixed = " and ".join(f"plan.{name} = {value}" for name, value in self.ways_fixed.items())
+            return (
+                f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
+            )
         lowest = self.memory_bytes[everything.leanest]
         plan, scenario = self.scenario_at(everything.leanest).plan, self.space.scenario
         gpu = scenario.cluster.gpu

@@ -76,7 +76,7 @@ class StackSpec(Spec):
     of a loss that works in place, as Megatron-LM's, beside 16-bit logits that are held: 2, or 6 where it is unfused."""
     vocab_parallel_loss: bool = True
     """The loss works on each tensor-parallel rank's share of the vocabulary, instead of on gathered logits."""
-    vocab_multiple: PositiveInt = 1
+    vocab_multiple: PositiveInt = Field(1, le=1_000_000)
     """The head multiplies as many rows as the vocabulary padded to a multiple of this times tp (Megatron-LM's
     make_vocab_size_divisible_by, 128)."""
     chunked_loss: bool = False
