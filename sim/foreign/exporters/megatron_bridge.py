@@ -67,20 +67,11 @@ def _value(option: Option) -> str:
     if not option.values:
         return "true"
     if name in table["lists"]:
-        return f"[{','.join(_items(option))}]"
+        return f"[{','.join(str(value).strip('()') for value in option.values)}]"
     if name.endswith("-dtype"):
         return str(table["dtypes"][option.values[0]])
     text = str(option.values[0])
     return text if re.fullmatch(r"[\w.+-]+", text) else f'"{text}"'
-
-
-def _items(option: Option) -> Iterator[str]:
-    """The entries of a list, repetitions written out."""
-    for value in option.values:
-        text = str(value).strip("()")
-        for piece in text.split("+"):
-            found = re.fullmatch(r"\[([\d,]+)\](?:\*(\d+))?", piece)
-            yield from (found[1].split(",") * int(found[2] or 1) if found else piece.split(","))
 
 
 def _mixed_precision(account: Account) -> str:

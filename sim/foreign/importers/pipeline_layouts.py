@@ -25,6 +25,17 @@ def _layers(count: int) -> str:
     return f"t*{count}" if count > 2 else "t" * count
 
 
+def layers_of_ranks(layers: int, ranks: int, first: int | None, last: int | None) -> list[int] | None:
+    """Layers of each rank, where the first and the last have so many, if said, and the others share the rest evenly, if
+    they can."""
+    given = [number for number in (first, last) if number is not None]
+    rest, between = layers - sum(given), ranks - len(given)
+    if rest < 0 or (rest % between if between else rest):
+        return None
+    each = rest // between if between else 0
+    return [each if first is None else first, *[each] * (ranks - 2), each if last is None else last]
+
+
 def take_repeated(plan: Section, number: int, layers: int, source: str) -> None:
     """Recompute so many whole layers of the `layers` of a stage."""
     if number in (0, layers):

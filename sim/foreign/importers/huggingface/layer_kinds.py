@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sim.errors import SpecError
 from sim.foreign.importers.keys import Keys, reason_to_ignore, table
 from sim.foreign.importers.ledger import Ledger
 
@@ -81,7 +80,7 @@ class ConfigKeys(Keys):
         found._own = f"{self._own}{name}."
         return found
 
-    def reason(self, key: str) -> tuple[str, bool]:
+    def reason(self, key: str, value: Any = None) -> tuple[str, bool]:
         """Why a key is left out, and whether it matters; around which model its model stands says nothing of it."""
         asked = (name.removeprefix(self.label) for name in self._asked)
         return reason_to_ignore(self.kind, f"{self._own}{key}", (f"{self._own}{name}" for name in asked))
@@ -98,8 +97,10 @@ Words = list[str]
 FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 _OLDER: dict[str, str] = {"attention": FULL, "mamba": LINEAR, "global": FULL, "local": SLIDING}
 """Older words for the same (transformers: configuration_utils.py)."""
-_BLOCKS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
-"""Letters of Nemotron-H's hybrid_override_pattern."""
+BLOCKS = {"M": "mamba2", "*": FULL, "G": "gated_delta_net", "-": "dense", "E": "sparse"}
+"""Letters of hybrid models, whose layers are one block each: a mixer or an MLP (Megatron-Core's
+mamba_hybrid_layer_allocation.py; Nemotron-H's hybrid_override_pattern has all but G)."""
+_NAMED_BLOCKS = {"mamba": "M", LINEAR: "M", "attention": "*", FULL: "*", "mlp": "-", "moe": "E"}
 MOST_LAYERS = 100_000
 
 
@@ -188,7 +189,7 @@ def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
 
 def _must_list(rule: Mapping[str, Any], keys: Keys) -> Words:
     """Nothing that a short rule would say."""
-    raise SpecError(f"{keys.ledger.where}: {keys.label}layer_types is missing; it says which layers see a window")
+    raise keys.ledger.error(f"{keys.label}layer_types is missing; it says which layers see a window")
 
 
 def _above(rule: Mapping[str, Any], keys: Keys) -> Words:
@@ -264,26 +265,27 @@ PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys], Words]] = {
 """What a file means that does not list its layers' types, by the name that the table gives it."""
 
 
+def blocks_of(letters: str) -> Fields:
+    """Fields of a hybrid model whose layers are these blocks, one a letter."""
+    mixes = [BLOCKS[letter] if letter in "M*G" else "none" for letter in letters]
+    mlps = [BLOCKS[letter] if letter in "-E" else "none" for letter in letters]
+    return {"num_layers": len(letters), "layer_types": shortest(mixes), "mlp_layer_types": shortest(mlps)}
+
+
 def blocks(keys: Keys) -> Fields:
     """Nemotron-H, whose layers are one block each: a state, attention, an MLP or experts."""
     _, words = keys.take("layers_block_type", "layer_types")
     key, letters = keys.take("hybrid_override_pattern")
     if words is None:
-        if not isinstance(letters, str) or not letters or set(letters) - _BLOCKS.keys():
-            raise keys.wrong(key, letters, f"must say the layers, each one of {' '.join(_BLOCKS)}")
-        words = [_BLOCKS[letter] for letter in letters]
-    known = {FULL, LINEAR, "mlp", "moe"}
-    words = [_OLDER.get(word, word) for word in words] if isinstance(words, list) and words else None
-    strange = next((word for word in words or [None] if word not in known), None)
-    if words is None or strange is not None or len(words) > MOST_LAYERS:
-        raise keys.wrong("layers_block_type", strange, f"must list the layers, each one of {', '.join(sorted(known))}")
-    mixes = {FULL: FULL, LINEAR: "mamba2"}
-    mlps = {"mlp": "dense", "moe": "sparse"}
-    return {
-        "num_layers": len(words),
-        "layer_types": shortest([mixes.get(word, "none") for word in words]),
-        "mlp_layer_types": shortest([mlps.get(word, "none") for word in words]),
-    }
+        if not isinstance(letters, str) or not letters or set(letters) - {*"M*-E"}:
+            raise keys.wrong(key, letters, "must say the layers, each one of M * - E")
+        return blocks_of(letters)
+    listed = words if isinstance(words, list) else []
+    strange = next((word for word in listed if word not in _NAMED_BLOCKS), None)
+    if not listed or strange is not None or len(listed) > MOST_LAYERS:
+        known = ", ".join(sorted({FULL, LINEAR, "mlp", "moe"}))
+        raise keys.wrong("layers_block_type", strange, f"must list the layers, each one of {known}")
+    return blocks_of("".join(_NAMED_BLOCKS[word] for word in listed))
 
 
 def experts_in(sparse: Sequence[bool], keys: Keys) -> Fields:

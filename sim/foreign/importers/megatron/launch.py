@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Given
+from sim.foreign.importers.defaults import Foreign, told_gpus
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.megatron.slime import is_fine_tuning
@@ -58,7 +58,7 @@ def training_command(script: Script, ledger: Ledger) -> Training:
         return _chosen(read, ledger)
     if refused:
         started, name, reason = refused[-1]
-        raise SpecError(f"{ledger.where}: line {started.line} starts {short(name)}, which {reason}")
+        raise ledger.error(f"line {started.line} starts {short(name)}, which {reason}")
     if shapeless:
         raise SpecError(_without_shape(*shapeless[-1], script, ledger.where))
     return _of_variables(script, ledger)
@@ -153,17 +153,18 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
         said = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in started.words if word.startswith("--")}
         for reason, names in table("megatron")["refused_arguments"].items():
             if name := next((name for name in names if name in said), None):
-                raise SpecError(f"{ledger.where}: line {started.line}: --{name} {reason}")
-    raise SpecError(
-        f"{ledger.where}: no command with --num-layers and --hidden-size was found; give the script that starts "
+                raise ledger.error(f"line {started.line}: --{name} {reason}")
+    raise ledger.error(
+        "no command with --num-layers and --hidden-size was found; give the script that starts "
         "pretrain_gpt.py, with its arguments in it"
     )
 
 
-def gpus_of(plan: Section, given: Given, ledger: Ledger, found: int | None, source: str) -> int:
+def gpus_of(plan: Section, file: Foreign, found: int | None, source: str) -> int:
     """GPUs of the job: the caller's, or those found in the file if they hold the model, or as few as do."""
-    if given.gpus is not None:
-        return int(ledger.took("GPUs", given.gpus, "--gpus"))
+    ledger, asked = file.ledger, told_gpus(file)
+    if asked is not None:
+        return asked
     replica = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     unit = plan["pp"] * math.lcm(replica // plan["pp"], plan.get("ep", 1) * plan.get("etp", 1))
     fewest, product = "one replica", "tp · pp · cp"

@@ -184,7 +184,7 @@ def read_overrides(file: Foreign) -> dict[str, Any]:
     script = read_script(file.text, file.ledger, file.given, file.folder)
     marked = [(_PROGRAM in " ".join(each.words), len(_overrides(each.words))) for each in script.commands]
     if not marked or not any(max(marked)):
-        raise SpecError(f"{file.ledger.where}: no command with overrides such as model.tensor_model_parallel_size=8")
+        raise file.ledger.error("no command with overrides such as model.tensor_model_parallel_size=8")
     command = script.commands[marked.index(max(marked))]
     found = _overrides(command.words)
     said: dict[str, Any] = {}

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sim.errors import SpecError
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.recipes.rows import RecipeRows
@@ -60,7 +59,7 @@ def _stage(keys: Settings, names: Iterable[str]) -> None:
         keys.ledger.ignore(name, stage, why, matters=True)
         return
     why = known["refused"].get(word, "is no training that flopcast models")
-    raise SpecError(f"{keys.ledger.where}: {name} {short(stage)!r} {why}")
+    raise keys.ledger.error(f"{name} {short(stage)!r} {why}")
 
 
 def adapters(rows: RecipeRows) -> None:
@@ -80,7 +79,7 @@ def adapters(rows: RecipeRows) -> None:
         return
     if kind not in ("lora", "qlora"):
         rule = "trains neither all weights nor LoRA's adapters, which are what flopcast models"
-        raise SpecError(f"{ledger.where}: {name} {short(kind)!r} {rule}")
+        raise ledger.error(f"{name} {short(kind)!r} {rule}")
     if rank is None:
         training.assume("adapter_rank", roles["default_rank"], f"the default of {rank_name}")
     else:
@@ -123,8 +122,8 @@ def adapted(
         if not hits:
             strange.append(target)
     if not found:
-        raise SpecError(
-            f"{training.ledger.where}: {source} {short(', '.join(targets))!r} names no linear that flopcast knows; say "
+        raise training.ledger.error(
+            f"{source} {short(', '.join(targets))!r} names no linear that flopcast knows; say "
             "which: --set training.adapter_targets='[linear_qkv]'"
         )
     for each in strange:

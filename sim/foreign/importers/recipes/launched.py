@@ -47,7 +47,7 @@ def read_launched(kind: str, read: Callable[[Foreign], dict[str, Any]], file: Fo
     script = read_script(file.text, ledger, file.given, file.folder)
     found = [(each, at) for each in script.commands if (at := _program(kind, " ".join(each.words))) is not None]
     if not found:
-        raise SpecError(f"{ledger.where}: no command that starts the program was found; give the script that starts it")
+        raise ledger.error("no command that starts the program was found; give the script that starts it")
     started, end = next((each for each in reversed(found) if not each[0].doubt), found[-1])
     at = len(" ".join(started.words)[:end].split(" "))
     own = started.words[at:]
@@ -77,8 +77,8 @@ def _settings(kind: str, started: Started, at: int, files: Files, ledger: Ledger
             text = files.text(path)
             if text is None and path.rpartition("/")[2] not in known["bases"]:
                 named = short(MARK.sub("?", path))
-                raise SpecError(
-                    f"{ledger.where}: line {started.line} starts a trainer whose settings stand in {named}, which is "
+                raise ledger.error(
+                    f"line {started.line} starts a trainer whose settings stand in {named}, which is "
                     "not beside the script; import that file"
                 )
             data = dict(_parsed(text, path)) if text is not None else {"base_config": path}
@@ -97,7 +97,7 @@ def _take_method(data: dict[str, Any], words: Sequence[str], at: int, ledger: Le
     places = [words[at - 1], *takewhile(lambda word: not word.startswith("-"), words[at:])]
     tunes, method = "pretrain" not in places[0], next((each for each in places[:2] if _METHOD.search(each)), "lora")
     if tunes and "adapter" in method:
-        raise SpecError(f"{ledger.where}: {short(method)} trains LLaMA-Adapters, which flopcast does not model")
+        raise ledger.error(f"{short(method)} trains LLaMA-Adapters, which flopcast does not model")
     if places[-1] not in (places[0], method):
         data.setdefault("checkpoint_dir" if tunes else "model_name", places[-1])
     if tunes and "lora" in method and "lora_r" not in data:

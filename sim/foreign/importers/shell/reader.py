@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.errors import SpecError
 from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.ledger import Ledger, short
@@ -138,7 +137,7 @@ class Reader:
     def _one(self, node: Node) -> bool | None:
         self.script.read += 1
         if self.script.read > MOST_COMMANDS:
-            raise SpecError(f"{self.ledger.where}: more than {MOST_COMMANDS:,} commands; no launch script has so many")
+            raise self.ledger.error(f"more than {MOST_COMMANDS:,} commands; no launch script has so many")
         self.values.line = self.line or line_of(node)
         match node.type:
             case "list":
