@@ -97,8 +97,6 @@ def deepspeed(**batch):
         ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type alltoall", {"expert_dispatcher": "alltoall"}),
         ("run.sh", f"{AWARE} --main-grads-dtype bf16", {"gradient_precision": "bf16"}),
         ("run.sh", f"{AWARE} --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32", "exclude each other"),
-        ("run.sh", f"{AWARE} --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", {"moment_precision": "fp8", "second_moment_precision": "bf16"}),
-        ("run.sh", f"{AWARE} --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", {"second_moment_precision": None}),
         ("run.sh", f"{MEGATRON} --bf16 --swiglu", {"intermediate_size": 2688}),
         ("run.sh", f"{HERE}{MEGATRON} --bf16 --tensor-model-parallel-size 2", {"tp": 2, "num_layers": 8}),
         ("run.sh", SLIME, "line 3: --rollout-batch-size is of training by reinforcement"),

@@ -61,8 +61,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     take_optimizer(training, keys.text("optimizer.type"), "optimizer.type")
     zero.leave()
     keys.leave()
-    where = machine.section(gpus)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 _SECTIONS = ("zero_optimization", "optimizer", "tensor_parallel", "fp16", "bf16", "torch_autocast", "data_types")

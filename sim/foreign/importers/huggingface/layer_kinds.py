@@ -126,7 +126,7 @@ def mixers(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
         where a layer has linear attention; `switch`, a key without which there are no windows.
     """
     listed = _listed("layer_types", keys)
-    words = PATTERNS[rule.get("pattern", "every")](rule, keys) if listed is None else listed
+    words = PATTERNS[rule.get("pattern", "every")](rule, keys, number_of_layers(keys)) if listed is None else listed
     off = "switch" in rule and not keys.flag(rule["switch"])
     named = rule.get("key_of_window", "sliding_window")
     window, said = _width_of(named, SLIDING in words and not off, keys)
@@ -171,7 +171,7 @@ def _listed(name: str, keys: Keys) -> Words | None:
     return [_OLDER.get(str(word), str(word)) for word in words]
 
 
-def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _every(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Full attention in every `full`-th layer, windows or what `of` says in the others."""
     other, every = rule.get("of", SLIDING if rule else FULL), rule.get("full", 0)
     if "key" in rule:
@@ -179,31 +179,31 @@ def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
         if isinstance(said, str):  # a piece that repeats, L for local and G for global (EXAONE 4)
             if not said or set(said) - {"L", "G"} or len(said) > MOST_LAYERS:
                 raise keys.wrong(key, said, "must be a whole number, or letters L and G")
-            return [(SLIDING, FULL)[said[layer % len(said)] == "G"] for layer in range(number_of_layers(keys))]
+            return [(SLIDING, FULL)[said[layer % len(said)] == "G"] for layer in range(layers)]
         if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 0):
             raise keys.wrong(key, said, "must be a whole number from 0")
         every = every if said is None else said
     ahead = 0 if rule.get("first") else 1
-    return [FULL if every and (layer + ahead) % every == 0 else other for layer in range(number_of_layers(keys))]
+    return [FULL if every and (layer + ahead) % every == 0 else other for layer in range(layers)]
 
 
-def _must_list(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _must_list(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Nothing that a short rule would say."""
     raise keys.ledger.error(f"{keys.label}layer_types is missing; it says which layers see a window")
 
 
-def _above(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _above(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Windows from layer `max_window_layers` on (Qwen 2 and 3), or in every other one before it (`even`, Qwen2-MoE)."""
-    said, layers = keys.whole("max_window_layers", least=0), range(number_of_layers(keys))
+    said = keys.whole("max_window_layers", least=0)
     first = 28 if said is None else said
-    seen = layers[:first:2] if "even" in rule else layers[first:]
-    return [SLIDING if layer in seen else FULL for layer in layers]
+    seen = range(layers)[:first:2] if "even" in rule else range(layers)[first:]
+    return [SLIDING if layer in seen else FULL for layer in range(layers)]
 
 
-def _with_positions(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _with_positions(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Words that say whether each layer turns queries and keys: `turned` or `unturned` (Llama 4, SmolLM 3)."""
     _, turned = keys.take("no_rope_layers")
-    interval, layers = keys.whole("no_rope_layer_interval") or 4, number_of_layers(keys)
+    interval = keys.whole("no_rope_layer_interval") or 4
     if not turned:
         turned = [int((layer + 1) % interval != 0) for layer in range(layers)]
     if not isinstance(turned, list) or len(turned) < layers:
@@ -211,11 +211,10 @@ def _with_positions(rule: Mapping[str, Any], keys: Keys) -> Words:
     return [rule["turned"] if turned[layer] else rule["unturned"] for layer in range(layers)]
 
 
-def _attention_types(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _attention_types(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """GPT-Neo's `[[["global", "local"], 12]]`: pieces, and how often each."""
     _, pieces = keys.take("attention_types")
     words: Words = []
-    layers = number_of_layers(keys)
     if pieces is None:
         return [(FULL, SLIDING)[layer % 2] for layer in range(layers)]
     try:
@@ -228,15 +227,15 @@ def _attention_types(rule: Mapping[str, Any], keys: Keys) -> Words:
     return words
 
 
-def _numbered(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _numbered(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Full attention in the layers that `attn_layer_indices` numbers (Bamba)."""
     full = _numbers("attn_layer_indices", keys) or []
-    return [FULL if layer in full else LINEAR for layer in range(number_of_layers(keys))]
+    return [FULL if layer in full else LINEAR for layer in range(layers)]
 
 
-def _kimi(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _kimi(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Full attention in the layers that `linear_attn_config` numbers from 1, else in every fourth but the first."""
-    numbers, layers = keys.raw("linear_attn_config"), number_of_layers(keys)
+    numbers = keys.raw("linear_attn_config")
     full = numbers.get("full_attn_layers") if isinstance(numbers, Mapping) else None
     if full is None:
         return [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(layers)]
@@ -253,7 +252,7 @@ def _numbers(name: str, keys: Keys) -> list[int] | None:
     return numbers
 
 
-PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys], Words]] = {
+PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys, int], Words]] = {
     "every": _every,
     "listed": _must_list,
     "above": _above,

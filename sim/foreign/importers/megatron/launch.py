@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -50,7 +49,7 @@ def training_command(script: Script, ledger: Ledger) -> Training:
         reason = refusal(name)
         if reason is not None:
             refused.append((started, name, reason))
-        elif _has_shape(command.words):
+        elif any(_is_shape(word) or word.replace("_", "-").startswith("--yaml-cfg") for word in command.words):
             read.append((started, command))
         elif known_program(name):
             shapeless.append((started, command))
@@ -101,10 +100,6 @@ def _training(started: Started, where: str) -> Training | None:
 
 def _is_shape(word: str) -> bool:
     return word.replace("_", "-").startswith(_SHAPE)
-
-
-def _has_shape(words: Sequence[str]) -> bool:
-    return any(_is_shape(word) or word.replace("_", "-").startswith("--yaml-cfg") for word in words)
 
 
 def _chosen(read: list[tuple[Started, Training]], ledger: Ledger) -> Training:

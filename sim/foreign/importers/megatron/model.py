@@ -33,10 +33,7 @@ def read_vocabulary(arguments: Arguments, model: Section, tp: int) -> None:
     else:
         rows = -(-words // multiple) * multiple
         how = f"{note}: {words:,}, to a multiple of {multiple:,}"
-    if sure:
-        model.took("vocab_size", rows, how)
-    else:
-        model.assume("vocab_size", rows, f"{_GUESS} ({how}); --set model.vocab_size=N")
+    model.settle("vocab_size", rows if sure else None, how, rows, f"{_GUESS} ({how}); --set model.vocab_size=N")
 
 
 def _words(arguments: Arguments) -> tuple[int, str, bool]:

@@ -152,7 +152,8 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     script, command = _command(file)
     arguments = Arguments(command.words, ledger)
     _ask(arguments, script, command.depends)
-    hybrid = _is_hybrid(command, arguments)
+    named = (command.program.rpartition("/")[2], *(arguments.raw("spec") or ()))
+    hybrid = any(kind in name for kind in ("mamba", "hybrid") for name in named)
     launcher = [*command.launcher, *(take_trainer(arguments) if is_fine_tuning(command.words) else ())]
     _refuse(arguments)
     config = take_config(arguments, script.files)
@@ -216,13 +217,6 @@ def _job(where: str) -> list[str]:
     """What a functional test's folder says of the job, as launchers do: 1N8G is one node of 8 GPUs."""
     found = re.search(r"_(\d{1,4})N(\d{1,3})G(?=[_/])", where)
     return ["--nnodes", found[1], "--nproc-per-node", found[2]] if found else []
-
-
-def _is_hybrid(command: Training, arguments: Arguments) -> bool:
-    """Whether the program builds hybrid models."""
-    spec = " ".join(arguments.raw("spec") or ())
-    words = (command.program.rpartition("/")[2], spec)
-    return any(kind in word for word in words for kind in ("mamba", "hybrid"))
 
 
 def _ask(arguments: Arguments, script: Script, depends: str) -> None:

@@ -77,10 +77,7 @@ def _workload(name: str, settings: Mapping[str, Any], file: Foreign) -> tuple[di
         said = known["workloads"][found]
         model["0"], made["dataset"] = said["model"], {"seq_length": said["seq_length"]}
         model["mtp_num_layers"] = said.get("mtp_num_layers")
-        if said.get("ends"):
-            model |= dict.fromkeys(
-                ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), True
-            )
+        model |= said.get("sets", {})
         if made.get("pp_layout") is None and file.model is None:
             made["pp_layout"] = _dealt(made, said)
         why = f"of the recipe that {name} is laid over"

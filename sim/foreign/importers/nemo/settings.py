@@ -112,8 +112,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     argument = re.compile(r"--(?!set|gpus|model )([a-z][a-z0-9-]+)")
     ledger.add(inner, lambda text: argument.sub(lambda found: spelled.get(found[1]) or found[1], text))
     keys.leave()
-    where = machine.section(gpus)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 def _set_only(settings: Mapping[str, Any], off: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -254,12 +253,10 @@ def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[s
     for field, value in (("overlap_experts", False), ("async_tensor_parallel", False), ("cuda_graphs", "none")):
         stack.setdefault(field, value)
     in_fp32 = keys.flag(*known["precision"]["grads_in_fp32"])
-    width = "fp16" if training["precision"] == "fp16" else "bf16"
-    if in_fp32 is None:
-        width = "fp32" if training["precision"] != "fp16" else "fp16"
-        stack.assume("gradient_precision", width, f"{known['called']}'s default")
-    else:
-        stack.took("gradient_precision", "fp32" if in_fp32 else width, known["precision"]["grads_in_fp32"][0])
+    half = training["precision"] == "fp16"
+    said = None if in_fp32 is None else "fp32" if in_fp32 else "fp16" if half else "bf16"
+    source, usual = known["precision"]["grads_in_fp32"][0], "fp16" if half else "fp32"
+    stack.settle("gradient_precision", said, source, usual, f"{known['called']}'s default")
     keys.take(*known["precision"]["grads_overridden"])
     return stack
 

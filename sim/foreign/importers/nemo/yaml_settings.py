@@ -50,8 +50,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
             stack.took(field, False, switched_off)
     arguments.rest_to(keys)
     keys.leave()
-    where = machine.section(gpus)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:

@@ -80,10 +80,7 @@ def adapters(rows: RecipeRows) -> None:
     if kind not in ("lora", "qlora"):
         rule = "trains neither all weights nor LoRA's adapters, which are what flopcast models"
         raise ledger.error(f"{name} {short(kind)!r} {rule}")
-    if rank is None:
-        training.assume("adapter_rank", roles["default_rank"], f"the default of {rank_name}")
-    else:
-        training.took("adapter_rank", rank, rank_name)
+    training.settle("adapter_rank", rank, rank_name, roles.get("default_rank"), f"the default of {rank_name}")
     source, default = roles["targets"][0], roles.get("default_targets")
     if not targets and not everything and default is not None:
         targets = default

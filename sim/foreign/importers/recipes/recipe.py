@@ -56,8 +56,7 @@ def scenario_of(rows: RecipeRows) -> dict[str, Any]:
         rows.follow(table("run")[group])
     recipe.put("stack.framework", known["framework"], "the file's kind")
     recipe.default("stack.version", "latest", "another by --set stack.version=DATE")
-    where = machine.section(gpus)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 def _model(recipe: Recipe, file: Foreign) -> Any:

@@ -74,10 +74,7 @@ def take_pipeline(plan: Section, local: int, keys: Keys, shape: dict[str, Any]) 
     if known is None:
         raise plan.ledger.error(f"pipeline_parallel_schedule {short(name)!r} is not modelled")
     schedule, chunks = known
-    if name is None:
-        plan.assume("schedule", schedule, DEFAULT)
-    else:
-        plan.took("schedule", schedule, f"pipeline_parallel_schedule {name}")
+    plan.settle("schedule", name and schedule, f"pipeline_parallel_schedule {name}", schedule, DEFAULT)
     chunks = _layout(plan, keys, shape, chunks)
     if chunks > 1:
         plan.took("num_chunks", chunks, "stages a rank of this schedule")
@@ -122,12 +119,9 @@ def _layout(plan: Section, keys: Keys, shape: dict[str, Any], chunks: int) -> in
             "pipeline_parallel_first_stage_less_layers or pipeline_parallel_last_stage_less_layers"
         )
     if len(set(stages)) > 1:
-        source = "first_stage_less_layers and last_stage_less_layers"
-        said = layout_of(stages)
-        if first is None and last is None:
-            plan.assume("pipeline_layout", said, f"{DEFAULT}: embedding and head count as a layer each")
-        else:
-            plan.took("pipeline_layout", said, source)
+        said, source = layout_of(stages), "first_stage_less_layers and last_stage_less_layers"
+        why = f"{DEFAULT}: embedding and head count as a layer each"
+        plan.settle("pipeline_layout", None if first is last is None else said, source, said, why)
     return chunks
 
 
