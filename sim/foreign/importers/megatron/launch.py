@@ -123,9 +123,8 @@ def _without_shape(started: Started, command: Training, script: Script, where: s
     """Why a training without --num-layers cannot be read."""
     name, words = short(MARK.sub("…", command.program)), command.words
     begin = f"{where}: line {started.line} starts {name} without --num-layers and --hidden-size"
-    unknown = next((word for word in words if UNKNOWN in word and not word.startswith("--")), None) or next(
-        (word for word in words if UNKNOWN in word), None
-    )
+    waiting = (word for word in words if UNKNOWN in word)
+    unknown = min(waiting, key=lambda word: word.startswith("--"), default=None)  # the first that is no option
     if any(word.replace("_", "-").startswith("--use-checkpoint-args") for word in words):
         return f"{begin}: with --use-checkpoint-args they stand in a checkpoint; write them out"
     known = script.values.unknowns

@@ -134,7 +134,6 @@ def _argument(keys: Settings, key: str, name: str) -> list[str]:
         return []
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    # NeMo writes zero for layers that are not recomputed in blocks, which only "full" asks for.
     return [f"--{name}", str(value)]
 
 
@@ -159,8 +158,7 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
     ep = arguments.whole("expert-model-parallel-size")
     if ep is not None and ep > 1:
         plan.took("ep", ep, "expert_model_parallel_size")
-    for name in ("num-layers", "hidden-size", "num-attention-heads", "hidden-dropout", "attention-dropout"):
-        arguments.take(name)
+    arguments.has("num-layers", "hidden-size", "num-attention-heads", "hidden-dropout", "attention-dropout")
     if file.model is not None:
         return file.model
     if repository is not None:

@@ -186,15 +186,13 @@ def stored(training: Section, name: str, value: Any) -> None:
 
 def packing(rows: RecipeRows, *names: str) -> None:
     """Whether samples are packed into full sequences, or each is one of the longest allowed."""
-    keys = rows.keys
-    name = next((each for each in names if each in keys), "")
-    packed = keys.flag(*names) if names else None
-    if packed:
+    keys, name = rows.keys, next((each for each in names if each in rows.keys), "")
+    if names and keys.flag(*names):
         why = "attention is priced over whole sequences; how long the samples are: --set training.packed_length=N"
-        keys.ledger.ignore(name, packed, why, matters=True)
+        keys.ledger.ignore(name, True, why, matters=True)
     elif names:
         why = "each sample is priced as long as the longest allowed; --set training.sequence_length=N"
-        keys.ledger.ignore(name or next(iter(names)), "false" if name else "", why, matters=True)
+        keys.ledger.ignore(name or names[0], "false" if name else "", why, matters=True)
 
 
 def _checkpointing(recipe: Recipe, keys: Settings, roles: Mapping[str, Any]) -> bool | None:
@@ -228,11 +226,9 @@ def _kernels(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
     fused = {field: name for field, names in by_field.items() for name in reversed(names) if on[name]}
     compiled = next((name for name in roles.get("compile", ()) if _on(keys, name)), None)
     called = table(recipe.kind)["called"]
-    if "framework" not in stack and compiled is not None:
-        stack.took("framework", "pytorch-fsdp", f"{compiled}: transformers, compiled, as {called} runs them")
-        stack.took("compiled", True, compiled)
-    elif "framework" not in stack:
-        stack.took("framework", "pytorch", f"transformers, not compiled, as {called} runs them")
+    if "framework" not in stack:
+        how = "transformers, not compiled" if compiled is None else f"{compiled}: transformers, compiled"
+        stack.took("framework", "pytorch" if compiled is None else "pytorch-fsdp", f"{how}, as {called} runs them")
     if compiled is not None and "compiled" not in stack:
         stack.took("compiled", True, compiled)
     for field in _EAGER if compiled is None else ():
