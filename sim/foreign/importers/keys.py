@@ -95,7 +95,7 @@ class Keys:
         self._asked: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
-        return self._data.get(key) is not None
+        return self.raw(key) is not None
 
     def raw(self, key: str) -> Any:
         """A value as it stands, without taking it."""
@@ -110,11 +110,11 @@ class Keys:
         return list(self._data)
 
     def replace(self, key: str, value: Any) -> None:
-        """Let a key hold another value."""
+        """Let a key hold another value, or one that stands elsewhere in the file."""
         self._data[key] = value
 
     def says(self, key: str) -> bool:
-        """Whether the key is there, be it null."""
+        """Whether the file itself says a key, be it null."""
         return key in self._data
 
     def spelled(self, name: str) -> str:

@@ -169,7 +169,7 @@ def _holds(keys: ConfigKeys, name: str) -> bool:
 def _check_sizes(keys: ConfigKeys, kind: str | None) -> None:
     """A part of a larger config may leave out what is as the class has it; one without any size is no model's."""
     sizes = (name for names in table(KIND)["fields"].values() for name in names)
-    if not any(keys.states(name) for name in sizes):
+    if not any(keys.says(name) for name in sizes):
         raise keys.ledger.error(
             f"{keys.label.rstrip('.')} says none of the sizes of {short(kind)!r}; "
             "write out its hidden_size, num_hidden_layers, ..."
@@ -181,13 +181,13 @@ def _leave_all_but(section: str, keys: ConfigKeys, inner: ConfigKeys, kind: str 
     around = table(f"{KIND}_wrappers")["around"]
     keys.ledger.ignore(f"{keys.label}model_type", short(kind), f"{around['read']} {section}")
     keys.take(section)
-    if keys.states(TIE):
-        if inner.states(TIE) and inner.raw(TIE) != keys.raw(TIE):
+    if keys.says(TIE):
+        if inner.says(TIE) and inner.raw(TIE) != keys.raw(TIE):
             keys.ledger.ignore(f"{inner.label}{TIE}", inner.raw(TIE), f"{short(kind)} around it says otherwise")
-        inner.put(TIE, keys.take(TIE)[1])
+        inner.replace(TIE, keys.take(TIE)[1])
     path = keys.take("_name_or_path")[1]
     if path and not inner.raw("_name_or_path"):
-        inner.put("_name_or_path", path)
+        inner.replace("_name_or_path", path)
     _leave_towers(keys)
     for name, value in keys.rest().items():
         why, matters = reason_to_ignore(KIND, name)

@@ -118,7 +118,7 @@ def _sizes(model: Section, keys: ConfigKeys) -> None:
 
 def _set(model: Section, field: str, names: Sequence[str], take: Callable[..., Any], keys: ConfigKeys) -> None:
     """Set a field from the first of several keys, unless it is set; what is the class's is in the account already."""
-    said = next((key for key in names if keys.states(key) and key in keys), None)
+    said = next((key for key in names if keys.says(key) and key in keys), None)
     value = take(*names)
     if value is None or field in model:
         return
@@ -153,7 +153,7 @@ def _further_tokens(model: Section, keys: ConfigKeys) -> None:
 def _dropout(model: Section, keys: ConfigKeys) -> None:
     for key in table(KIND)["dropout"]:
         if key in keys:
-            said, value = keys.states(key), keys.number(key)
+            said, value = keys.says(key), keys.number(key)
             assert value is not None
             if not value < 1:
                 raise keys.wrong(key, value, "must be below 1")

@@ -30,7 +30,7 @@ def named_model(name: str, source: str, file: Foreign, *, by_letters: bool = Fal
     Raises SpecError: none of them.
     """
     config = beside(f"{name}/config.json", file.folder)
-    if config is not None and config.is_file():
+    if config is not None:
         return given_model(str(config), file.ledger)
     found = known_model(name, by_letters=by_letters)
     if found is None:

@@ -36,20 +36,9 @@ class ConfigKeys(Keys):
         said = {name for group in groups if any(name in self._data for name in group) for name in group}
         self._defaults = {key: value for key, value in defaults.items() if key not in said | self._data.keys()}
 
-    def __contains__(self, key: str) -> bool:
-        return self.raw(key) is not None
-
     def raw(self, key: str) -> Any:
         """A value as it stands, or as the class has it, without taking it."""
         return self._data.get(key, self._defaults.get(key))
-
-    def states(self, key: str) -> bool:
-        """Whether the file itself says a key, be it null."""
-        return key in self._data
-
-    def put(self, key: str, value: Any) -> None:
-        """Say a key that stands elsewhere in the file."""
-        self._data[key] = value
 
     def of_class(self, *names: str) -> bool:
         """Whether one of these is not in the file but the class has it."""
@@ -152,7 +141,7 @@ def mixers(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
 
 def _width_of(name: str, seen: bool, keys: ConfigKeys) -> tuple[int | None, bool]:
     """(tokens of a window or a piece, whether the file says so); what the class has counts where a layer sees it."""
-    said = keys.states(name)
+    said = keys.says(name)
     if not said and not seen:
         keys.forget(name)
     return keys.whole(name, least=0), said

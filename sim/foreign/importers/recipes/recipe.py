@@ -119,7 +119,7 @@ def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], machine: Machine) ->
     plan.took("dp", dp, "GPUs over tp · pp · cp")
     copies = dp * plan.get("cp", 1)
     groups = run.get("replicated", 1)
-    if 0 < run.get("sharded", -1) < dp and not recipe.says("replicated"):
+    if 0 < run.get("sharded", -1) < dp and "replicated" not in run:
         groups = dp // run["sharded"]  # context parallelism's ranks shard with those of its replicas
     if groups > 1 and plan.get("zero_stage", 0) and groups < copies:
         if copies % groups:

@@ -50,10 +50,6 @@ class Recipe:
     run: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
-    def says(self, *facts: str) -> bool:
-        """Whether all of these facts of the run are told."""
-        return all(fact in self.run for fact in facts)
-
     def put(self, path: str, value: Any, source: str) -> None:
         """Set a field, or a fact of the run, by its dotted name, unless it is set or there is nothing to set."""
         section, _, name = path.partition(".")
@@ -83,12 +79,6 @@ class Settings(Keys):
         if value is None or word in _FLAGS:
             return None if value is None else _FLAGS[word]
         raise self.wrong(key, value, "must be true or false")
-
-    def take_rest(self) -> list[tuple[str, Any]]:
-        """(key, value) of all that nobody took, which is taken."""
-        left = list(self._data.items())
-        self._data.clear()
-        return left
 
     def reason(self, key: str, value: Any = None) -> tuple[str, bool]:
         """Why a key is left out, and whether it matters for speed, which a setting that is off does not. Raises

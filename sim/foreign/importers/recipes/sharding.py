@@ -36,9 +36,9 @@ def deepspeed(rows: RecipeRows, *names: str) -> bool:
     assert name is not None
     said = keys.text(name) or ""
     path = beside(said, file.folder)
-    if path is not None and not path.is_file():
-        path = beside(path.name, file.folder)
-    if path is not None and path.is_file():
+    if path is None and not said.startswith(("/", "~")) and ".." not in said:
+        path = beside(said.rpartition("/")[2], file.folder)
+    if path is not None:
         data = parse_json(text_of(path), str(path))
         inside = Keys(dict(flat(data)) if isinstance(data, Mapping) else {}, file.ledger, "deepspeed", f"{path.name}: ")
         _zero(recipe, inside.below("zero_optimization"), f"{path.name}: zero_optimization")
@@ -90,7 +90,7 @@ def fsdp(rows: RecipeRows, recomputed: bool | None = None) -> bool:
     again = inner.flag("fsdp_activation_checkpointing", "activation_checkpointing")
     if again and not recomputed:
         recipe.sections["plan"].took("recompute", "full", "fsdp_config: activation_checkpointing")
-    for key, value in inner.take_rest():
+    for key, value in inner.rest().items():
         matters = key.removeprefix("fsdp_") in table("fsdp")["paced"] and value not in (False, None, "NO_PREFETCH")
         why = "when FSDP gathers, and in which precision, is the stack's; see stack.*"
         if not matters:

@@ -15,7 +15,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN, Arguments
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.shell.expansion import Values
-from sim.foreign.importers.sources import text_of
+from sim.foreign.importers.sources import beside, text_of
 
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _SHORT = re.compile(r"-([NnG])(\d+)")
@@ -82,7 +82,7 @@ class Files:
         SpecError: more files than any launch script names."""
         if name in self.written:
             return self.written[name]
-        path = self._beside(name)
+        path = beside(name, self.folder)
         if path is None:
             return None
         self.opened += 1
@@ -91,17 +91,6 @@ class Files:
         try:
             return text_of(path)
         except SpecError:
-            return None
-
-    def _beside(self, name: str) -> Path | None:
-        """The file of this name, if it lies in the folder or below, whatever links lead there."""
-        if self.folder is None or UNKNOWN in name or len(name) > 500 or name.startswith(("/", "~")):
-            return None
-        try:
-            home = self.folder.resolve()
-            path = (home / name).resolve()
-            return path if path.is_relative_to(home) and path.is_file() else None
-        except (OSError, ValueError, RuntimeError):
             return None
 
     def note(self, fields: Sequence[str], document: str | None, target: str) -> None:
