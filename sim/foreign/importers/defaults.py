@@ -17,15 +17,6 @@ from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec
 
 CLUSTER = "superpod-h100"
-CLUSTERS = {
-    "v100": "dgx-2h-superpod",
-    "a100": "superpod-a100",
-    "h100": "superpod-h100",
-    "h200": "superpod-h200",
-    "b200": "superpod-b200",
-    "gb200": "superpod-gb200",
-}
-"""The machine taken for a kind of GPU, where a file names the GPU and no machine."""
 CLUSTER_OF_FOUR_BITS = "superpod-b200"
 """The machine taken where multiplies are in 4 bits, which the usual cluster lacks."""
 TOKENS_A_STEP = 4e6
@@ -91,11 +82,12 @@ class Machine:
         asked : options of a scheduler that may name a kind of GPU: "--constraint=a100", "--gres=gpu:h100:8".
         """
         given, ledger = file.given, file.ledger
-        named = ((word, gpu) for word in asked for gpu in CLUSTERS if gpu in re.split(r"[^a-z0-9]+", word.lower()))
+        known = table("launchers")["clusters"] if asked else {}
+        named = ((word, gpu) for word in asked for gpu in known if gpu in re.split(r"[^a-z0-9]+", word.lower()))
         if given.cluster is None:
             word, gpu = next(named, ("", ""))
             why = f"{short(word)} names the GPU, not the machine" if gpu else "the file names none"
-            name = ledger.assume("cluster", CLUSTERS.get(gpu, CLUSTER), f"{why}; --cluster NAME")
+            name = ledger.assume("cluster", known.get(gpu, CLUSTER), f"{why}; --cluster NAME")
         else:
             name = ledger.took("cluster", given.cluster, "--cluster")
         return cls(name, ClusterSpec.read(resolve(name, "cluster"), "cluster"), given.cluster is not None, ledger)

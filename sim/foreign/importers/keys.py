@@ -339,3 +339,12 @@ def flat(data: Mapping[str, Any], deepest: int = 3, prefix: str = "") -> Iterato
             yield from flat(value, deepest - 1, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def put_at(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Set a value below nested names."""
+    for part in parts[:-1]:
+        below = data.get(part)
+        data[part] = dict(below) if isinstance(below, dict) else {}
+        data = data[part]
+    data[parts[-1]] = value

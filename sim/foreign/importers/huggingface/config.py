@@ -19,7 +19,9 @@ from sim.specs.presets import load_preset
 
 def is_huggingface(data: Any) -> bool:
     """Whether data in JSON are such a config."""
-    return isinstance(data, Mapping) and any(key in data for key in ("model_type", "architectures", *_NO_MODELS))
+    return isinstance(data, Mapping) and any(
+        key in data for key in ("model_type", "architectures", *table(f"{KIND}_wrappers")["no_models"])
+    )
 
 
 def read_huggingface(file: Foreign) -> dict[str, Any]:
@@ -39,13 +41,6 @@ def read_huggingface(file: Foreign) -> dict[str, Any]:
     return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
-_NO_MODELS = {
-    "peft_type": "describes an adapter ({peft_type}) for {base_model_name_or_path}; import that model's config.json",
-    "_diffusers_version": "describes a part of a diffusion pipeline ({_class_name}); flopcast models text decoders",
-}
-"""Files of the hub that are no model's config, by a key that they have."""
-
-
 def given_model(name: str, ledger: Ledger) -> Any:
     """The section `model` that a caller names: a preset, or what a config.json describes. Raises SpecError: there is
     none of that name, or it cannot be read."""
@@ -63,7 +58,7 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     price, with the reason, or a value that breaks a rule."""
     if not isinstance(data, Mapping):
         raise SpecError(f"{ledger.where} must hold a mapping of keys, not {type(data).__name__}")
-    for key, what in _NO_MODELS.items():
+    for key, what in table(f"{KIND}_wrappers")["no_models"].items():
         if key in data and "model_type" not in data:
             names = {name: short(data.get(name)) for name in ("peft_type", "base_model_name_or_path", "_class_name")}
             raise SpecError(f"{ledger.where} {what.format(**names)}")

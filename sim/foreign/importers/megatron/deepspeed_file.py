@@ -10,35 +10,20 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
-from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat
+from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json
 
-_OWN = (
-    "ds-num-experts",
-    "moe-expert-parallel-size",
-    "expert-interval",
-    "mlp-type",
-    "topk",
-    "moe-train-capacity-factor",
-)
-_READ = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",  # Megatron's own say them
-    "fp16.enabled", "bf16.enabled", "zero_optimization.stage", "zero_optimization.cpu_offload",
-    "zero_optimization.offload_optimizer.device", "zero_optimization.overlap_comm",
-)  # fmt: skip
-_JSON = ("deepspeed-config", "ds-config")
-
 
 def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
     """The JSON that --deepspeed_config names, if the script writes it or it lies beside; None otherwise, with a note
     where it is named."""
-    name = next((values[0] for values in map(arguments.raw, _JSON) if values), None)
-    ledger = arguments.ledger
-    if not arguments.has(*_JSON) or name is None:
+    ledger, options = arguments.ledger, table("megatron")["deepspeed_file"]["options"]
+    name = next((values[0] for values in map(arguments.raw, options) if values), None)
+    if not arguments.has(*options) or name is None:
         return None
     text, shown = files.text(name), MARK.sub("?", name)
     why = "not written by the script, nor beside it; what it sets is not read"
@@ -56,7 +41,7 @@ def _told(data: Any, arguments: Arguments, shown: str) -> Mapping[str, Any] | No
     if not isinstance(data, Mapping):
         return None
     keys = Keys(dict(flat(data)), arguments.ledger, "deepspeed", f"{short(shown)}: ")
-    told = {name: keys.take(name)[1] for name in _READ}
+    told = {name: keys.take(name)[1] for name in table("megatron")["deepspeed_file"]["read"]}
     keys.leave()
     return told
 
@@ -91,7 +76,7 @@ def is_deepspeed_mixture(arguments: Arguments) -> bool:
     """Whether the experts are DeepSpeed's and not Megatron-LM's."""
     if arguments.raw("moe-model-type") == ["megatron_moe"]:
         return False
-    return any(name in arguments for name in _OWN) or (
+    return any(name in arguments for name in table("megatron")["deepspeed_experts"]) or (
         "deepspeed" in arguments and "moe-router-topk" not in arguments and "num-experts" in arguments
     )
 

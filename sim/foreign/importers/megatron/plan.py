@@ -98,18 +98,10 @@ def read_training(
     deepspeed_experts : whether the experts are DeepSpeed's, which take no more than their buffers hold.
     """
     training = Section("training", arguments.ledger)
-    length = arguments.needed("seq-length", "encoder-seq-length")
-    if "max_sequence_length" not in model:
-        model.assume("max_sequence_length", length, "as long as --seq-length")
-    training.took("sequence_length", length, "--seq-length")
-    training["global_batch_size"] = None
-    batch = arguments.whole("global-batch-size")
-    if batch is not None:
-        training.took("global_batch_size", batch, "--global-batch-size")
     of_file = half_precision(arguments, config) if config else None
-    rows = RecipeRows.on(arguments, {"training": training}, of_file=of_file)
-    rows.read("precision")
-    rows.read("high_precision")
+    rows = RecipeRows.on(arguments, {"training": training, "model": model}, of_file=of_file)
+    for group in ("training", "precision", "high_precision"):
+        rows.read(group)
     take_optimizer(training, arguments.text("optimizer"), "--optimizer")
     rows.read("precision_of_states")
     rows.read("buffers" if deepspeed_experts and model.get("num_experts") else "capacity")
@@ -123,9 +115,6 @@ def take_replicas(plan: Section, training: Section, arguments: Arguments, gpus: 
     plan.took("dp", replicas(gpus, unit, arguments.ledger, "tp · pp · cp"), "GPUs over tp · pp · cp")
     rows = RecipeRows.on(arguments, {"plan": plan, "training": training})
     rows.read("replicas")
-    if training["global_batch_size"] is None:
-        why = "Megatron-LM's default, one micro-batch a replica"
-        training.assume("global_batch_size", plan["dp"] * plan["microbatch_size"], why)
     rows.read("budget")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import NOT_RUN, UNKNOWN, reason_to_ignore, table
+from sim.foreign.importers.keys import NOT_RUN, UNKNOWN, put_at, reason_to_ignore, table
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.megatron.launch import started_by
 from sim.foreign.importers.shell.reader import read_script
@@ -23,8 +23,6 @@ from sim.specs.yaml12 import parse_yaml
 PROGRAMS: dict[str, list[str]] = table("launchers")["programs"]
 _DATA = (".yaml", ".yml", ".json", ".toml")
 _METHOD = re.compile(r"^(?:finetune_)?(?:lora|full|adapter)(?:_\w+)?$")
-_EXPORTED = dict.fromkeys(("swift", "llama_factory"), ("NPROC_PER_NODE", "NNODES"))
-"""Variables by which a program knows how many processes to start."""
 _NAMED = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 
 
@@ -53,7 +51,8 @@ def read_launched(kind: str, read: Callable[[Foreign], dict[str, Any]], file: Fo
     own = started.words[at:]
     behind = own.index("--") if "--" in own else len(own)
     inner = ["torchrun", *own[behind:]] if "--" in own else []  # as Axolotl starts it, or accelerate's
-    exported = [f"{name}={value}" for name in _EXPORTED.get(kind, ()) if (value := script.variable(name)) is not None]
+    names = table("launchers")["exported"].get(kind, ())
+    exported = [f"{name}={value}" for name in names if (value := script.variable(name)) is not None]
     launcher = [*started.directives, *exported, *started.environment, *started.words[:at], *inner]
     started = replace(started, words=started.words[: at + behind])
     ledger.took("command", short(MARK.sub("?", " ".join(started.words[:at]))), f"line {started.line}")
@@ -87,7 +86,7 @@ def _settings(kind: str, started: Started, at: int, files: Files, ledger: Ledger
             why, matters = reason_to_ignore(kind, name)
             ledger.ignore(MARK.sub("?", name), "?", f"its value {NOT_RUN}" if matters else why, matters)
         elif name and name not in known["files"]:
-            _put(data, name.split("."), value)
+            put_at(data, name.split("."), value)
     return data
 
 
@@ -165,12 +164,3 @@ def _parsed(text: str, path: str) -> Any:
     if not isinstance(data, dict):
         raise SpecError(f"{path} holds no mapping of keys")
     return data
-
-
-def _put(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a value below nested names."""
-    for part in parts[:-1]:
-        below = data.get(part)
-        data[part] = dict(below) if isinstance(below, dict) else {}
-        data = data[part]
-    data[parts[-1]] = value

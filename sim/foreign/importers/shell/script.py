@@ -12,23 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sim.errors import SpecError
-from sim.foreign.importers.keys import UNKNOWN, Arguments
+from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.shell.expansion import Values
 from sim.foreign.importers.sources import beside, text_of
 
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _SHORT = re.compile(r"-([NnG])(\d+)")
-_SET = {
-    "SLURM_NNODES": ("nodes", "N"),
-    "SLURM_JOB_NUM_NODES": ("nodes", "N"),
-    "SLURM_NTASKS": ("ntasks", "n"),
-    "SLURM_NPROCS": ("ntasks", "n"),
-    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
-    "SLURM_GPUS_ON_NODE": ("gpus-per-node", "gres"),
-    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
-}
-"""Variable -> options that say its value."""
 
 
 def directives_of(text: str) -> list[str]:
@@ -44,7 +34,7 @@ def directives_of(text: str) -> list[str]:
 def environment_of(directives: Sequence[str]) -> dict[str, str]:
     """Variables that Slurm sets for a script with these directives."""
     found = {}
-    for name, options in _SET.items():
+    for name, options in table("launchers")["slurm"].items():
         number = count(Arguments(directives, Ledger("")).text(*options))
         if number is not None:
             found[name] = str(number)
