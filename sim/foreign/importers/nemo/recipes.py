@@ -13,6 +13,7 @@ from typing import Any
 
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import NOT_RUN, UNKNOWN, Arguments, put_at, table
+from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.megatron.launch import started_by
 from sim.foreign.importers.nemo.settings import scenario_of_megatron
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
@@ -202,12 +203,7 @@ def read_overrides(file: Foreign) -> dict[str, Any]:
             file.ledger.took("GPUs", started, source)
             given = replace(given, gpus=started)
         return read_megatron_bridge(replace(file, text=text, data=None, given=given))
-    data: dict[str, Any] = {}
-    for name, value in said.items():
-        if not isinstance(value, dict) and any(other.startswith(f"{name}.") for other in said):
-            what = f"{name.rpartition('.')[2]} is {value!r}"
-            raise file.ledger.error(f"{what} in one override and has keys in another; leave one out")
-        put_at(data, name.split("."), value)
+    data = _nested(said, file.ledger)
     if started is not None:
         data["launcher"] = {"nodes": 1, "gpus_per_node": started}
     sections = read_nemo_yaml(KIND, replace(file, data=data))
@@ -215,6 +211,17 @@ def read_overrides(file: Foreign) -> dict[str, Any]:
         if said.get(key) in ("none", False) and field not in sections["stack"]:
             sections["stack"].took(field, value, key)
     return sections
+
+
+def _nested(said: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
+    """Overrides as the settings of a file."""
+    data: dict[str, Any] = {}
+    for name, value in said.items():
+        if not isinstance(value, dict) and any(other.startswith(f"{name}.") for other in said):
+            what = f"{name.rpartition('.')[2]} is {value!r}"
+            raise ledger.error(f"{what} in one override and has keys in another; leave one out")
+        put_at(data, name.split("."), value)
+    return data
 
 
 def _overrides(words: Sequence[str]) -> list[tuple[str, str]]:

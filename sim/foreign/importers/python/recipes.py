@@ -45,12 +45,10 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
         value = _configuration(reading, name, fits)
     settings = settings_of(value)
     if isinstance(settings, NotKnown):
-        raise SpecError(
-            f"{where}, line {settings.line}: what {name} gives is known only to running code: {settings.why}"
-        )
+        why = f"what {name} gives is known only to running code: {settings.why}"
+        raise SpecError(f"{where}, line {settings.line}: {why}")
     if not isinstance(settings, Mapping) or not fits(settings):
-        known = _candidates(module, where, kind, fits)
-        raise SpecError(f"{where} has no recipe {short(name)!r}{nearest(name, known)}")
+        raise SpecError(f"{where} has no recipe {short(name)!r}{nearest(name, _candidates(module, where, kind, fits))}")
     for (line, what), why in reading.notes.items():
         reason, matters = reason_to_ignore(kind, what)
         listed = any(
