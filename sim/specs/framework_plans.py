@@ -129,7 +129,7 @@ def _listed(framework: str) -> list[dict[str, Any]]:
 
 
 _SECTIONS = frozenset({"model", "training", "stack", "cluster"})
-_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -177,7 +177,7 @@ def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario) -> Any:
             value = of(operand)
             return ~value if isinstance(value, np.ndarray) else not value
         case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
-            return _OPERATIONS[type(op)](of(left), of(right))
+            return OPERATIONS[type(op)](of(left), of(right))
         case ast.BoolOp(op, parts):
             return _joined(isinstance(op, ast.Or), map(of, parts))
         case ast.IfExp(test, then, otherwise):

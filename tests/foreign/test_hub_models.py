@@ -34,25 +34,17 @@ def test_another_name_is_that_of_a_model_that_is_known(name, same):
 @rows(
     ("name", "parameters"),
     [
-        ("meta-llama/Llama-3.2-1B-Instruct", 1.236e9),
-        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", 8.03e9),
-        ("NousResearch/Llama-2-7b-hf", 6.738e9),
-        ("NousResearch/Meta-Llama-3-8B", 8.03e9),
-        ("casperhansen/llama-3-70b-fp16", 7.055e10),
-        ("Qwen/Qwen2.5-Coder-7B-Instruct", 7.616e9),
-        ("Qwen/Qwen3-4B-Instruct-2507", 4.022e9),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 1.477e10),
-        ("HuggingFaceH4/zephyr-7b-beta", 7.242e9),
-        ("alignment-handbook/zephyr-7b-sft-qlora", 7.242e9),
-        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 1.1e9),
-        ("mistralai/Mistral-7B-Instruct-v0.2", 7.242e9),
-        ("google/gemma-3-27b-it", 2.701e10),
-        ("google/gemma-2-9b-it", 9.242e9),
-        ("microsoft/Phi-3-mini-4k-instruct", 3.821e9),
-        ("checkpoints/meta-llama/Llama-2-7b-hf/", 6.738e9),
+        ("meta-llama/Llama-3.2-1B-Instruct", 1.236e9), ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", 8.03e9),
+        ("NousResearch/Llama-2-7b-hf", 6.738e9), ("NousResearch/Meta-Llama-3-8B", 8.03e9),
+        ("casperhansen/llama-3-70b-fp16", 7.055e10), ("Qwen/Qwen2.5-Coder-7B-Instruct", 7.616e9),
+        ("Qwen/Qwen3-4B-Instruct-2507", 4.022e9), ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 1.477e10),
+        ("HuggingFaceH4/zephyr-7b-beta", 7.242e9), ("alignment-handbook/zephyr-7b-sft-qlora", 7.242e9),
+        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 1.1e9), ("mistralai/Mistral-7B-Instruct-v0.2", 7.242e9),
+        ("google/gemma-3-27b-it", 2.701e10), ("google/gemma-2-9b-it", 9.242e9),
+        ("microsoft/Phi-3-mini-4k-instruct", 3.821e9), ("checkpoints/meta-llama/Llama-2-7b-hf/", 6.738e9),
         ("mosaicml/mpt-7b@68e1a8e0ebb9b30f3c45c1ef6195980f29063ae2", 6.649e9),
     ],
-)
+)  # fmt: skip
 def test_repositories_by_other_owners_and_with_endings(name, parameters):
     found = known_model(name)
     model = ModelSpec.read(load_preset("models", found) if isinstance(found, str) else found, name)
@@ -104,15 +96,9 @@ def beside(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("beside")
 @rows(
     ("name", "layers"),
-    [
-        ("qwen2.5-7b", 28),
-        ("Qwen/Qwen2.5-7B-Instruct", 28),
-        ("weights/config.json", 28),
-        ("weights", 28),
-        ("own.yaml", 14),
-        ("scenario.yaml", 28),
-    ],
-)
+    [("qwen2.5-7b", 28), ("Qwen/Qwen2.5-7B-Instruct", 28), ("weights/config.json", 28), ("weights", 28), ("own.yaml", 14),
+     ("scenario.yaml", 28)],
+)  # fmt: skip
 def test_a_scenario_takes_a_model_by_any_of_its_names(name, layers):
     """In the file, as its preset, and on the command line: one and the same model."""
     rest = {"cluster": "superpod-h100", "plan": {}, "training": {"global_batch_size": 1, "sequence_length": "4k"}}

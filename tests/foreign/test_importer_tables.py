@@ -12,11 +12,11 @@ from small_recipes import SMALL
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.huggingface.architectures import entry_of, known_architectures
+from sim.foreign.importers.huggingface.hub_models import whole_shape
 from sim.foreign.importers.imported import KINDS
 from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, table
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.nemo.settings import model_named
-from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
 from sim.specs.yaml12 import load_yaml
 from sim.work.sums import total_params

@@ -8,7 +8,7 @@ from small_recipes import SMALL, with_keys
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
-from sim.foreign.importers.recipes.recipe import whole_shape
+from sim.foreign.importers.huggingface.hub_models import whole_shape
 
 MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length "
@@ -62,6 +62,10 @@ SWIFT = "model: Qwen/Qwen2.5-7B-Instruct\ntrain_type: full\ntorch_dtype: bfloat1
 
 
 IN_16_BITS = {"precision": "bf16", "master_precision": "none", "moment_precision": "bf16", "gradient_precision": "bf16"}
+FUSED_ADAM = {
+    "_target_": "transformer_engine.pytorch.optimizers.fused_adam.FusedAdam", "master_weights": True,
+    "store_param_remainders": True, "exp_avg_dtype": "torch.bfloat16", "exp_avg_sq_dtype": "torch.bfloat16",
+}  # fmt: skip
 IN_32_BITS = {"master_precision": None}
 QWEN_EXPERTS = {"base_model": "Qwen/Qwen3-30B-A3B", "experts_implementation": "grouped_mm"}
 NEOX = (
@@ -93,8 +97,6 @@ def deepspeed(**batch):
         ("run.sh", f"{EXPERTS} --moe-token-dispatcher-type alltoall", {"expert_dispatcher": "alltoall"}),
         ("run.sh", f"{AWARE} --main-grads-dtype bf16", {"gradient_precision": "bf16"}),
         ("run.sh", f"{AWARE} --main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32", "exclude each other"),
-        ("run.sh", f"{AWARE} --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", {"moment_precision": "fp8", "second_moment_precision": "bf16"}),
-        ("run.sh", f"{AWARE} --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", {"second_moment_precision": None}),
         ("run.sh", f"{MEGATRON} --bf16 --swiglu", {"intermediate_size": 2688}),
         ("run.sh", f"{HERE}{MEGATRON} --bf16 --tensor-model-parallel-size 2", {"tp": 2, "num_layers": 8}),
         ("run.sh", SLIME, "line 3: --rollout-batch-size is of training by reinforcement"),
@@ -176,14 +178,7 @@ def deepspeed(**batch):
                 ("axolotl", {"adapter": "lora", "load_in_4bit": True, "lora_r": 8}),
                 ("trl", {"use_peft": True, "load_in_4bit": True, "lora_r": 8}),
                 ("litgpt", {"quantize": "bnb.nf4-dq", "lora_r": 8}),
-                (
-                    "torchtune",
-                    {
-                        "model._component_": "torchtune.models.llama3_2.qlora_llama3_2_1b",
-                        "model.lora_rank": 8,
-                        "model.lora_attn_modules": ["q_proj"],
-                    },
-                ),
+                ("torchtune", {"model._component_": "torchtune.models.llama3_2.qlora_llama3_2_1b", "model.lora_rank": 8, "model.lora_attn_modules": ["q_proj"]}),
             )
         ),
         ("axolotl", {"adapter": "lora", "load_in_8bit": True}, {"frozen_precision": None}),
@@ -215,19 +210,7 @@ def deepspeed(**batch):
         ("maxtext.yml", f"{MAXTEXT}1\nweight_dtype: bfloat16", IN_16_BITS),
         ("automodel", {"model.torch_dtype": "bf16"}, {**IN_16_BITS, "gradient_precision": "fp32"}),
         ("automodel", {"model.torch_dtype": "float32"}, IN_32_BITS),
-        (
-            "automodel",
-            {
-                "optimizer": {
-                    "_target_": "transformer_engine.pytorch.optimizers.fused_adam.FusedAdam",
-                    "master_weights": True,
-                    "store_param_remainders": True,
-                    "exp_avg_dtype": "torch.bfloat16",
-                    "exp_avg_sq_dtype": "torch.bfloat16",
-                }
-            },
-            {"master_precision": "fp16", "moment_precision": "bf16", "second_moment_precision": "bf16"},
-        ),
+        ("automodel", {"optimizer": FUSED_ADAM}, {"master_precision": "fp16", "moment_precision": "bf16", "second_moment_precision": "bf16"}),
         ("automodel", {"model.backend": {"experts": "gmm", "dispatcher": "torch", "attn": "te"}}, {"expert_multiplies": "grouped", "expert_dispatcher": "allgather", "attention": "flash"}),
         ("automodel", {"loss_fn._target_": "nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy"}, {"chunked_loss": True}),
         ("olmo", {"model.max_sequence_length": 8192}, {"sequence_length": 8192, "max_sequence_length": 8192}),

@@ -30,7 +30,6 @@ MEGATRON = [  # (more of the command, field, what it is)
     ("--bf16 --first-last-layers-bf16", "training.high_precision_layers", 0),
     ("--bf16 --fp8-format e4m3 --num-layers-at-start-in-bf16 3", "training.high_precision_layers", 0),
     ("--bf16 --optimizer dist_muon", "plan.zero_stage", 1),
-    ("--bf16 --optimizer dist_muon", "training.optimizer", "muon"),
     ("--bf16 --optimizer muon", "plan.zero_stage", 0),
     ("--bf16 --optimizer muon --use-layer-wise-distributed-optimizer", "plan.zero_stage", 1),
     (f"--bf16 {EXPERTS} --moe-enable-deepep --moe-flex-dispatcher-backend hybridep", "stack.expert_dispatcher", "hybridep"),

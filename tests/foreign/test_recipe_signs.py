@@ -156,27 +156,14 @@ def test_a_tpus_training_is_priced_on_the_gpus_that_the_caller_names():
     assert "priced on GPUs" in imported.to_yaml()
 
 
+STRANGE = (None, "x", "", -1, 0, 1.5, 10**30, True, [], [1, {"a": []}], {}, {"a": {"b": 1}}, "${a}", "1_000")
+
+
 def mangled(data):
     """The data with each value, at any depth, left out or put in another way."""
     for key, value in data.items():
         yield {name: other for name, other in data.items() if name != key}
-        for strange in (
-            None,
-            "x",
-            "",
-            -1,
-            0,
-            1.5,
-            10**30,
-            True,
-            [],
-            [1, {"a": []}],
-            {},
-            {"a": {"b": 1}},
-            "${a}",
-            "1_000",
-        ):
-            yield {**data, key: strange}
+        yield from ({**data, key: strange} for strange in STRANGE)
         if isinstance(value, dict):
             for inner in mangled(value):
                 yield {**data, key: inner}

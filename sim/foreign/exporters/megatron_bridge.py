@@ -67,20 +67,11 @@ def _value(option: Option) -> str:
     if not option.values:
         return "true"
     if name in table["lists"]:
-        return f"[{','.join(_items(option))}]"
+        return f"[{','.join(str(value).strip('()') for value in option.values)}]"
     if name.endswith("-dtype"):
         return str(table["dtypes"][option.values[0]])
     text = str(option.values[0])
     return text if re.fullmatch(r"[\w.+-]+", text) else f'"{text}"'
-
-
-def _items(option: Option) -> Iterator[str]:
-    """The entries of a list, repetitions written out."""
-    for value in option.values:
-        text = str(value).strip("()")
-        for piece in text.split("+"):
-            found = re.fullmatch(r"\[([\d,]+)\](?:\*(\d+))?", piece)
-            yield from (found[1].split(",") * int(found[2] or 1) if found else piece.split(","))
 
 
 def _mixed_precision(account: Account) -> str:
@@ -91,11 +82,9 @@ def _mixed_precision(account: Account) -> str:
     layers = training.high_precision_layers
     if training.precision == "fp8" and {"moe_act", "layernorm"} & {*scenario.plan.recompute_modules}:
         name = "bf16_with_fp8_subchannel_scaling_mixed"  # delayed scales go not with outputs that are thrown away
-        if layers:
-            account.leave("training.high_precision_layers", f"{name} has none; a MixedPrecisionConfig of your own has")
-    elif layers == 2 and training.precision == "fp8":
-        name = "bf16_with_fp8_current_scaling_mixed"  # its first and last layer stay in bf16
-    elif layers:
+    elif layers == 2 and training.precision == "fp8":  # whose first and last layer stay in bf16
+        name, layers = "bf16_with_fp8_current_scaling_mixed", 0
+    if layers:
         account.leave("training.high_precision_layers", f"{name} has none; a MixedPrecisionConfig of your own has")
     if kept != "fp32":
         why = f"{name} sums gradients in fp32 (slower); mixed_precision.grad_reduce_in_fp32=false sums them in {kept}"

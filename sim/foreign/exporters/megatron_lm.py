@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 from sim.foreign.exporters.account import Account, exporter_table, launcher_lines
 from sim.foreign.exporters.rows import Options
-from sim.foreign.importers.huggingface.layer_kinds import shortest
+from sim.foreign.importers.huggingface.layer_kinds import BLOCKS, shortest
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs.model import ModelSpec
 from sim.specs.plan import MEGATRON_ORDER, layers_of_stages
@@ -17,8 +17,8 @@ from sim.specs.scenario import Scenario
 from sim.work.routing import share_alone
 
 KIND = "megatron-lm"
-_BLOCKS = {"mamba2": "M", "full_attention": "*", "dense": "-", "sparse": "E"}
-"""Letters of hybrid models, one a block."""
+_BLOCKS = {kind: letter for letter, kind in BLOCKS.items() if letter != "G"}
+"""Letters of the blocks that are written, one a layer."""
 
 
 def marks_text(marks: Sequence[bool]) -> str:
@@ -31,14 +31,18 @@ def marks_text(marks: Sequence[bool]) -> str:
     return f"({'+'.join(f'[{letter}]*{times}' for letter, times in runs)})"
 
 
+def marks_list(marks: Sequence[bool]) -> tuple[int, ...]:
+    """Marks of layers as Megatron-Bridge's lists have them, one a layer."""
+    return tuple(map(int, marks))
+
+
 def is_hybrid(model: ModelSpec) -> bool:
     """Whether its layers are blocks of a pattern: mixers or MLPs, one each."""
     return any(kind.mixer in ("mamba2", "none") or kind.mlp == "none" for kind in model.layer_kinds)
 
 
-def _of_model(scenario: Scenario) -> dict[str, Any]:
-    """Facts of the model that the table's rows name."""
-    model = scenario.model
+def _of_model(model: ModelSpec, mark: Callable[[Sequence[bool]], Any]) -> dict[str, Any]:
+    """Facts of the model that the table's rows name; `mark` spells marks of layers."""
     kinds, mixers = model.kind_of_layer, [kind.mixer for kind in model.kind_of_layer]
     names = [kind.mixer if kind.mlp == "none" else kind.mlp if kind.mixer == "none" else "" for kind in kinds]
     whole = next((layer for layer, name in enumerate(names) if name not in _BLOCKS), None)
@@ -52,10 +56,10 @@ def _of_model(scenario: Scenario) -> dict[str, Any]:
         "mixers": tuple(mixers),
         "strange": next((mixer for mixer in mixers if mixer in unknown), ""),
         "some_windows": len({*mixers}) > 1,
-        "windows": marks_text([mixer == "sliding_attention" for mixer in mixers]),
-        "states": marks_text([mixer == "gated_delta_net" for mixer in mixers]),
+        "windows": mark([mixer == "sliding_attention" for mixer in mixers]),
+        "states": mark([mixer == "gated_delta_net" for mixer in mixers]),
         "some_experts": not all(kind.sparse for kind in kinds),
-        "experts": marks_text([kind.sparse for kind in kinds]),
+        "experts": mark([kind.sparse for kind in kinds]),
     }
 
 
@@ -75,8 +79,8 @@ def _of_plan(scenario: Scenario) -> dict[str, Any]:
 
 def megatron_options(account: Account) -> Options:
     """The scenario in Megatron-Core's options, whatever spells them. Raises SpecError: it cannot run the plan."""
-    scenario = account.scenario
-    facts = {**_of_model(scenario), **_of_plan(scenario), "bridge": account.kind != KIND}
+    scenario, bridge = account.scenario, account.kind != KIND
+    facts = {**_of_model(scenario.model, marks_list if bridge else marks_text), **_of_plan(scenario), "bridge": bridge}
     options = Options(account, facts)
     options.follow(exporter_table(KIND)["rows"])
     account.settle()

@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.errors import SpecError
-from sim.foreign.importers.defaults import (
-    Foreign,
-    Given,
-    assume_sequence,
-    cluster_of,
-    cluster_section,
-    deal_experts,
-    fewest_gpus,
-    replicas,
-    take_optimizer,
-)
+from sim.foreign.importers.defaults import Foreign, Machine, assume_sequence, replicas, take_optimizer, told_gpus
 from sim.foreign.importers.huggingface.config import given_model
+from sim.foreign.importers.huggingface.hub_models import whole_shape
 from sim.foreign.importers.keys import Keys, flat, reason_to_ignore
 from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.recipes.recipe import usual_batch
 from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.specs.hardware import ClusterSpec
-from sim.specs.presets import load_preset
 
 _TELLTALES = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps")
 
@@ -36,18 +24,18 @@ def is_deepspeed(data: Any) -> bool:
 def read_deepspeed(file: Foreign) -> dict[str, Any]:
     """A scenario's sections. Raises SpecError: no model, batch sizes that contradict each other, or a value that breaks
     a rule."""
-    given, ledger, model = file.given, file.ledger, file.model
+    ledger, model = file.ledger, file.model
     neighbour = None if file.folder is None else file.folder / "config.json"
     if model is None and neighbour is not None and neighbour.is_file():
         model = given_model(str(neighbour), ledger)
     if model is None:
-        raise SpecError(
-            f"{ledger.where}: a DeepSpeed file does not describe the model; give --model PRESET or --model "
+        raise ledger.error(
+            "a DeepSpeed file does not describe the model; give --model PRESET or --model "
             "config.json, or put the model's config.json beside it"
         )
     keys = _keys(file)
-    shape = load_preset("models", model) if isinstance(model, str) else dict(model)
-    name, cluster = cluster_of(given, ledger)
+    shape = whole_shape(model)
+    machine = Machine.of(file)
     zero = keys.below("zero_optimization")
     plan, training, stack = (Section(section, ledger) for section in ("plan", "training", "stack"))
     rows = RecipeRows.on(zero, {"plan": plan, "stack": stack}, source="zero_optimization")
@@ -56,14 +44,16 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     whole = RecipeRows.on(keys, {"plan": plan, "training": training, "stack": stack}, {"usual_batch": usual_batch})
     whole.read("cut")
     whole.read("batch")
-    cut = plan.get("tp", 1) * plan.get("cp", 1)
-    gpus = _gpus(whole, shape, cluster, given)
+    cut, made = plan.get("tp", 1) * plan.get("cp", 1), whole.known["made"]
+    of_batch = None if made is None else made * cut, "train_batch_size over micro-batch and accumulation"
+    gpus = told_gpus(file, of_batch) or machine.fewest_gpus(shape, cut)
+    whole.known["copies"] = max(1, gpus // cut)
     whole.read("share")
     why = "GPUs over those that share a sequence" if cut > 1 else "every GPU is a replica"
     plan.took("dp", replicas(gpus, cut, ledger, "autotp_size"), f"{why}; --set plan.tp=N and the like change that")
     rows.read("groups")
     if cut == 1:
-        deal_experts(plan, shape, cluster, gpus)
+        machine.deal_experts(plan, shape, gpus)
     plan.assume("recompute", "full", "the file does not say whether activations are kept")
     whole.read("stack")
     rows.read("overlaps")
@@ -71,8 +61,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     take_optimizer(training, keys.text("optimizer.type"), "optimizer.type")
     zero.leave()
     keys.leave()
-    where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 _SECTIONS = ("zero_optimization", "optimizer", "tensor_parallel", "fp16", "bf16", "torch_autocast", "data_types")
@@ -92,17 +81,3 @@ def _keys(file: Foreign) -> Keys:
     if wrong is not None:
         raise keys.wrong(wrong, keys.raw(wrong), "must hold keys of its own")
     return keys
-
-
-def _gpus(rows: RecipeRows, shape: dict[str, Any], cluster: ClusterSpec, given: Given) -> int:
-    """GPUs: the caller's, those of the file's batches, or as few as hold the model."""
-    ledger, made = rows.keys.ledger, rows.known["made"]
-    cut = rows.plan.get("tp", 1) * rows.plan.get("cp", 1)
-    if given.gpus is not None:
-        gpus = int(ledger.took("GPUs", given.gpus, "--gpus"))
-    elif made is not None:
-        gpus = int(ledger.took("GPUs", made * cut, "train_batch_size over micro-batch and accumulation"))
-    else:
-        gpus = fewest_gpus(shape, cluster, ledger, cut)
-    rows.known["copies"] = max(1, gpus // cut)
-    return gpus

@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from sim.errors import SpecError
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.specs.base import FORMATS
@@ -18,15 +17,6 @@ from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec
 
 CLUSTER = "superpod-h100"
-CLUSTERS = {
-    "v100": "dgx-2h-superpod",
-    "a100": "superpod-a100",
-    "h100": "superpod-h100",
-    "h200": "superpod-h200",
-    "b200": "superpod-b200",
-    "gb200": "superpod-gb200",
-}
-"""The machine taken for a kind of GPU, where a file names the GPU and no machine."""
 CLUSTER_OF_FOUR_BITS = "superpod-b200"
 """The machine taken where multiplies are in 4 bits, which the usual cluster lacks."""
 TOKENS_A_STEP = 4e6
@@ -76,30 +66,75 @@ class Foreign:
     started: tuple[int, str] | None = None
 
 
-def cluster_of(given: Given, ledger: Ledger, asked: Sequence[str] = ()) -> tuple[str, ClusterSpec]:
-    """(name of the preset, the cluster).
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The cluster of an import: the preset's name, what it describes, and whether the caller chose it."""
 
-    asked : options of a scheduler that may name a kind of GPU: "--constraint=a100", "--gres=gpu:h100:8".
+    name: str
+    cluster: ClusterSpec
+    chosen: bool
+    ledger: Ledger
 
-    Raises SpecError: no such preset.
-    """
-    named = ((word, gpu) for word in asked for gpu in CLUSTERS if gpu in re.split(r"[^a-z0-9]+", word.lower()))
-    if given.cluster is None:
-        word, gpu = next(named, ("", ""))
-        why = f"{short(word)} names the GPU, not the machine" if gpu else "the file names none"
-        name = ledger.assume("cluster", CLUSTERS.get(gpu, CLUSTER), f"{why}; --cluster NAME")
-    else:
-        name = ledger.took("cluster", given.cluster, "--cluster")
-    return name, ClusterSpec.read(resolve(name, "cluster"), "cluster")
+    @classmethod
+    def of(cls, file: Foreign, asked: Sequence[str] = ()) -> Self:
+        """The caller's, the one of the GPU that the file names, or the usual one. Raises SpecError: no such preset.
+
+        asked : options of a scheduler that may name a kind of GPU: "--constraint=a100", "--gres=gpu:h100:8".
+        """
+        given, ledger = file.given, file.ledger
+        known = table("launchers")["clusters"] if asked else {}
+        named = ((word, gpu) for word in asked for gpu in known if gpu in re.split(r"[^a-z0-9]+", word.lower()))
+        if given.cluster is None:
+            word, gpu = next(named, ("", ""))
+            why = f"{short(word)} names the GPU, not the machine" if gpu else "the file names none"
+            name = ledger.assume("cluster", known.get(gpu, CLUSTER), f"{why}; --cluster NAME")
+        else:
+            name = ledger.took("cluster", given.cluster, "--cluster")
+        return cls(name, ClusterSpec.read(resolve(name, "cluster"), "cluster"), given.cluster is not None, ledger)
+
+    def section(self, gpus: int) -> Any:
+        """The section `cluster`: the preset, enlarged where nobody chose it and the plan needs more GPUs."""
+        if gpus <= self.cluster.num_gpus or self.chosen:
+            return self.name
+        nodes = -(-gpus // self.cluster.node.gpus_per_node)
+        why = f"for {gpus:,} GPUs; the preset has {self.cluster.num_nodes:,} nodes"
+        return {"preset": self.name, "num_nodes": self.ledger.assume("cluster.num_nodes", nodes, why)}
+
+    def fewest_gpus(self, model: Mapping[str, Any], unit: int = 1, *, frozen: bool = False) -> int:
+        """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
+        memory the states fill by half. Of a frozen model those are its 16-bit weights."""
+        shape = ModelSpec.read(dict(model), "model")
+        attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+        tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
+        dense = shape.num_dense_layers if shape.num_experts else shape.num_layers
+        experts = shape.num_experts * shape.expert_intermediate_size + shape.shared_expert_intermediate_size
+        widths = dense * shape.intermediate_size + (shape.num_layers - dense) * experts
+        mlps = (3 if shape.gated_mlp else 2) * widths
+        matrices = shape.hidden_size * (shape.num_layers * attention + mlps + tables)
+        gpus, node = unit, self.cluster.node.gpus_per_node
+        while gpus % node and gpus < node:
+            gpus *= 2
+        states = (2 if frozen else STATE_BYTES) * matrices
+        while gpus * self.cluster.gpu.usable_bytes < 2 * states and gpus < 2**24:
+            gpus *= 2
+        return int(self.ledger.assume("GPUs", gpus, "as many as hold the model's states; --gpus N"))
+
+    def deal_experts(self, plan: Section, model: Mapping[str, Any], gpus: int) -> None:
+        """Expert parallelism of a plan whose GPUs are all replicas: over a node as far as the experts go."""
+        experts = ModelSpec.read(dict(model), "model").num_experts
+        if experts:
+            ep = math.gcd(experts, self.cluster.node.gpus_per_node, gpus)
+            plan.assume("ep", ep, f"a node's GPUs share the {experts} experts")
 
 
-def cluster_section(name: str, cluster: ClusterSpec, gpus: int, given: Given, ledger: Ledger) -> Any:
-    """The section `cluster`: the preset, enlarged where nobody chose it and the plan needs more GPUs."""
-    if gpus <= cluster.num_gpus or given.cluster is not None:
-        return name
-    nodes = -(-gpus // cluster.node.gpus_per_node)
-    ledger.assume("cluster.num_nodes", nodes, f"for {gpus:,} GPUs; the preset has {cluster.num_nodes:,} nodes")
-    return {"preset": name, "num_nodes": nodes}
+NOT_SAID = (None, "the file does not say")
+
+
+def told_gpus(file: Foreign, *said: tuple[int | None, str]) -> int | None:
+    """GPUs that the caller asks for, or of which the first of these (number, source) tells; None where none does."""
+    told = ((number, source) for number, source in ((file.given.gpus, "--gpus"), *said) if number is not None)
+    number, source = next(told, (None, ""))
+    return None if number is None else int(file.ledger.took("GPUs", number, source))
 
 
 def with_units_of(cluster: Any, precision: str, given: Given, ledger: Ledger) -> Any:
@@ -111,49 +146,6 @@ def with_units_of(cluster: Any, precision: str, given: Given, ledger: Ledger) ->
         return cluster
     name = ledger.assume("cluster", CLUSTER_OF_FOUR_BITS, f"{taken} has no units for {precision}; --cluster NAME")
     return name if isinstance(cluster, str) else {**cluster, "preset": name}
-
-
-def fewest_gpus(
-    model: dict[str, Any],
-    cluster: ClusterSpec,
-    ledger: Ledger,
-    unit: int = 1,
-    batch: tuple[int | None, int, int] = (None, 1, 1),
-    *,
-    frozen: bool = False,
-) -> int:
-    """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
-    memory the states fill by half. Of a frozen model those are its 16-bit weights.
-
-    batch : of the whole step, if it is known; GPUs a replica; sequences that a replica takes at once. There are no more
-        replicas than share the batch evenly.
-    """
-    shape = ModelSpec.read(model, "model")
-    attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
-    tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
-    dense = shape.num_dense_layers if shape.num_experts else shape.num_layers
-    experts = shape.num_experts * shape.expert_intermediate_size + shape.shared_expert_intermediate_size
-    widths = dense * shape.intermediate_size + (shape.num_layers - dense) * experts
-    mlps = (3 if shape.gated_mlp else 2) * widths
-    matrices = shape.hidden_size * (shape.num_layers * attention + mlps + tables)
-    gpus = unit
-    while gpus % cluster.node.gpus_per_node and gpus < cluster.node.gpus_per_node:
-        gpus *= 2
-    states = (2 if frozen else STATE_BYTES) * matrices
-    while gpus * cluster.gpu.usable_bytes < 2 * states and gpus < 2**24:
-        gpus *= 2
-    whole, replica, at_once = batch
-    while whole and gpus > unit and gpus % 2 == 0 and (gpus % replica or whole % (gpus // replica * at_once)):
-        gpus //= 2
-    return int(ledger.assume("GPUs", gpus, "as many as hold the model's states; --gpus N"))
-
-
-def deal_experts(plan: Section, model: dict[str, Any], cluster: ClusterSpec, gpus: int) -> None:
-    """Expert parallelism of a plan whose GPUs are all replicas: over a node as far as the experts go."""
-    experts = ModelSpec.read(model, "model").num_experts
-    if experts:
-        ep = math.gcd(experts, cluster.node.gpus_per_node, gpus)
-        plan.assume("ep", ep, f"a node's GPUs share the {experts} experts")
 
 
 def assume_batch(training: Section, replica: int) -> None:
@@ -172,7 +164,7 @@ def replicas(gpus: int, unit: int, ledger: Ledger, what: str) -> int:
     """How many model replicas so many GPUs hold. Raises SpecError: a number of GPUs that they do not divide."""
     if gpus % unit:
         near = max(1, round(gpus / unit)) * unit
-        raise SpecError(f"{ledger.where}: {gpus:,} GPUs are no multiple of {what} = {unit:,}; nearest: --gpus {near:,}")
+        raise ledger.error(f"{gpus:,} GPUs are no multiple of {what} = {unit:,}; nearest: --gpus {near:,}")
     return gpus // unit
 
 

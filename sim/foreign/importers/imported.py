@@ -25,8 +25,8 @@ from sim.foreign.importers.nemo.recipes import (
     read_overrides,
 )
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
-from sim.foreign.importers.recipes.kinds import read_recipe_of
 from sim.foreign.importers.recipes.launched import PROGRAMS, read_launched, starts
+from sim.foreign.importers.recipes.recipe import read_recipe_of
 from sim.foreign.importers.recipes.settings import rules_of
 from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, is_torchtitan_python, read_torchtitan
@@ -216,14 +216,17 @@ def import_text(
     known = {} if found == "huggingface" else table(found)  # which knows of no tool's release
     ledger = Ledger(where, (known.get("called", ""), known.get("defaults_of", "")))
     model = None if given.model is None else given_model(given.model, ledger)
-    sections = reader.read(Foreign(text, data, ledger, given, model, folder))
+    try:
+        sections = reader.read(Foreign(text, data, ledger, given, model, folder))
+    except RecursionError:
+        raise SpecError(f"{where} is nested too deeply; no recipe is") from None
     ledger.tell_rest()
     if "cluster" in sections:
         precision = sections["training"].get("precision", "bf16")
         sections["cluster"] = with_units_of(sections["cluster"], precision, given, ledger)
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
     if form == "python":
-        name = _recipe(ledger) or name
+        name = ledger.told("recipe") or name  # of many in a file
     # YAML writes plain mappings only.
     plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
     sections = {"name": name, "description": f"Imported from {short(where)}", **plain}
@@ -286,11 +289,6 @@ def _kind_of(form: str, data: Any, text: str, where: str) -> str:
             "takes a file for one of them"
         )
     return kind
-
-
-def _recipe(ledger: Ledger) -> str | None:
-    """The recipe that was read of a file in Python, which may hold many."""
-    return next((entry.value for entry in ledger.read if entry.name == "recipe"), None)
 
 
 def _set(sections: dict[str, Any], override: str, ledger: Ledger) -> None:

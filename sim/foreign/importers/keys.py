@@ -95,7 +95,7 @@ class Keys:
         self._asked: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
-        return self._data.get(key) is not None
+        return self.raw(key) is not None
 
     def raw(self, key: str) -> Any:
         """A value as it stands, without taking it."""
@@ -110,15 +110,23 @@ class Keys:
         return list(self._data)
 
     def replace(self, key: str, value: Any) -> None:
-        """Let a key hold another value."""
+        """Let a key hold another value, or one that stands elsewhere in the file."""
         self._data[key] = value
 
     def says(self, key: str) -> bool:
-        """Whether the key is there, be it null."""
+        """Whether the file itself says a key, be it null."""
         return key in self._data
 
+    def spelled(self, name: str) -> str:
+        """A key as the file has it."""
+        return f"{self.label}{name}"
+
+    def _told(self, name: str) -> Any:
+        """The value of a key, which is taken; None where it is not there, or nobody knows it."""
+        return self._pop(name)
+
     def _pop(self, name: str) -> Any:
-        """The value of a key, which is taken; None where it is not there."""
+        """What a key holds, which is taken; None where it is not there."""
         self._asked.add(f"{self.label}{name}")
         value = self._data.pop(name, None)
         if isinstance(value, NotKnown):
@@ -132,12 +140,14 @@ class Keys:
 
     def take(self, *names: str) -> tuple[str, Any]:
         """(key, value) of the first of several names for the same thing that is there and not null; all are taken."""
-        said = [(name, value) for name in names if (value := self._pop(name)) is not None]
-        found = next(iter(said), (names[0], None))
-        for name, value in said[1:]:
-            if value != found[1]:
+        found: tuple[str, Any] = names[0], None
+        for name in names:
+            value = self._told(name)
+            if found[1] is None and value is not None:
+                found = name, value
+            elif value not in (None, found[1]):
                 why = f"{self.label}{found[0]} says it otherwise, and counts"
-                self.ledger.ignore(f"{self.label}{name}", value, why)
+                self.ledger.ignore(self.spelled(name), value, why)
         return found
 
     def whole(self, *names: str, least: int = 1) -> int | None:
@@ -155,7 +165,7 @@ class Keys:
         """A whole number that the file must say. Raises SpecError: it is not there, or not such a number."""
         value = self.whole(*names, least=least)
         if value is None:
-            raise SpecError(f"{self.ledger.where}: {self.label}{names[0]} {self._missing}")
+            raise self.ledger.error(f"{self.label}{names[0]} {self._missing}")
         return value
 
     def number(self, *names: str) -> float | None:
@@ -203,20 +213,20 @@ class Keys:
 
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""
-        return SpecError(f"{self.ledger.where}: {self.label}{key} = {short(value)} {rule}")
+        return self.ledger.error(f"{self.label}{key} = {short(value)} {rule}")
 
     def leave(self) -> None:
         """Note everything that nobody took, each with its reason."""
         for key, value in flat(self._data):
             value = f"?, line {value.line}" if isinstance(value, NotKnown) else value
-            self.ledger.ignore(f"{self.label}{key}", value, *self.reason(key))
+            self.ledger.ignore(self.spelled(key), value, *self.reason(key, value))
         self._data.clear()
 
     def rest(self) -> dict[str, Any]:
         """What nobody has taken."""
         return dict(self._data)
 
-    def reason(self, key: str) -> tuple[str, bool]:
+    def reason(self, key: str, value: Any = None) -> tuple[str, bool]:
         """Why a key is left out, and whether it matters for speed; before a label's colon stands the file's name."""
         return reason_to_ignore(self.kind, f"{self.label}{key}".rpartition(": ")[2], self._asked)
 
@@ -266,36 +276,29 @@ class Arguments(Keys):
 
     flag = has
 
-    def take(self, *names: str) -> tuple[str, str | None]:
-        """(name, first value) of the first of these that is set; None where only the running script knows it."""
-        found: tuple[str, str | None] = (names[0], None)
-        for name in names:
-            values = self._pop(name)
-            if values is None:
-                continue
-            value = values[0] if values else ""
-            if found[1] is not None:
-                if value != found[1]:
-                    why = f"--{found[0]} says it otherwise, and counts"
-                    self.ledger.ignore(self._spelled[name], "?" if UNKNOWN in value else value, why)
-                continue
-            if UNKNOWN in value:
-                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
-            else:
-                found = (name, value)
-        return found
+    def spelled(self, name: str) -> str:
+        """An argument as the command has it, with dashes or underscores."""
+        return self._spelled.get(name, f"--{name}")
+
+    def _told(self, name: str) -> str | None:
+        """The first value of an argument, which is taken; None where only the running script knows it."""
+        values = self._pop(name)
+        if values and UNKNOWN in values[0]:
+            self._waits(name)
+            return None
+        return None if values is None else "".join(values[:1])
+
+    def _waits(self, name: str) -> None:
+        """Note that only the running script knows an argument's value."""
+        self.ledger.ignore(self.spelled(name), "?", f"its value {NOT_RUN}", matters=True)
 
     def words(self, *names: str) -> list[str]:
         """All values of the first of these that is set, of which one may hold several between commas; none if none."""
-        for name in names:
-            values = self._pop(name)
-            if values is None:
-                continue
-            known = [value for value in values if UNKNOWN not in value]
-            if values and not known:
-                self.ledger.ignore(self._spelled[name], "?", f"its value {NOT_RUN}", matters=True)
-            return [word for value in known for word in re.split(r"[\s,\[\]'\"]+", value) if word]
-        return []
+        name, values = next(((name, values) for name in names if (values := self._pop(name)) is not None), ("", ()))
+        known = [value for value in values if UNKNOWN not in value]
+        if values and not known:
+            self._waits(name)
+        return [word for value in known for word in re.split(r"[\s,\[\]'\"]+", value) if word]
 
     def joined(self, name: str) -> str | None:
         """All words of an argument as one text: a list or a pair may be written with spaces."""
@@ -306,15 +309,17 @@ class Arguments(Keys):
 
     def wrong(self, key: str, value: Any, rule: str) -> SpecError:
         """The error for a value that breaks a rule."""
-        return SpecError(f"{self.ledger.where}: {self._spelled.get(key, f'--{key}')} {short(value)!r} {rule}")
+        return self.ledger.error(f"{self.spelled(key)} {short(value)!r} {rule}")
 
     def leave(self) -> None:
         """Note everything that nobody took, each with its reason."""
         for name, values in self._data.items():
-            shown = " ".join("?" if UNKNOWN in value else value for value in values)
-            why, matters = reason_to_ignore(self.kind, name, (asked[2:] for asked in self._asked))
-            self.ledger.ignore(self._spelled[name], shown, why, matters)
-        self._data.clear()
+            self._data[name] = " ".join("?" if UNKNOWN in value else value for value in values)
+        super().leave()
+
+    def reason(self, key: str, value: Any = None) -> tuple[str, bool]:
+        """Why an argument is left out, and whether it matters for speed."""
+        return reason_to_ignore(self.kind, key, (asked[2:] for asked in self._asked))
 
     def _whole(self, value: str) -> Any:
         # argparse's int reads 220_000_000 too.
@@ -334,3 +339,12 @@ def flat(data: Mapping[str, Any], deepest: int = 3, prefix: str = "") -> Iterato
             yield from flat(value, deepest - 1, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def put_at(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """Set a value below nested names."""
+    for part in parts[:-1]:
+        below = data.get(part)
+        data[part] = dict(below) if isinstance(below, dict) else {}
+        data = data[part]
+    data[parts[-1]] = value

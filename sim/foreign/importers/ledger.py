@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from sim.errors import SpecError
 
 SHOWN = 60
 """Letters of a value that a message repeats."""
@@ -59,6 +61,14 @@ class Ledger:
         self.defaulted.append(LedgerEntry(name, short(value), why))
         return value
 
+    def told(self, name: str) -> str | None:
+        """The value of what was read under a name."""
+        return next((entry.value for entry in self.read if entry.name == name), None)
+
+    def error(self, why: str) -> SpecError:
+        """The error for what is wrong with the file."""
+        return SpecError(f"{self.where}: {why}")
+
     def forget(self, name: str) -> None:
         """Take back that a scenario's field was filled in."""
         self.defaulted = [entry for entry in self.defaulted if entry.name != name]
@@ -66,6 +76,12 @@ class Ledger:
     def ignore(self, name: str, value: Any, why: str, matters: bool = False) -> None:
         """Note that something in the file was left out, and whether a step may take another time for it."""
         self.ignored.append(LedgerEntry(name, short(value), why, matters))
+
+    def add(self, other: Ledger, told: Callable[[str], str] = str) -> None:
+        """Take over what another account has, with its names and notes told in other words."""
+        for part in ("read", "defaulted", "ignored"):
+            for entry in getattr(other, part):
+                getattr(self, part).append(entry._replace(name=told(entry.name), note=told(entry.note)))
 
     def tell_rest(self) -> None:
         """Note what was read and stands in no line yet: it counts together with other settings, or not beside them."""

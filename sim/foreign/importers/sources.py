@@ -23,9 +23,15 @@ def text_of(path: Path) -> str:
 
 
 def beside(name: str, folder: Path | None) -> Path | None:
-    """A path that a file names, relative to its own folder and not above it; None where there is no such folder."""
-    outside = folder is None or name.startswith(("/", "~")) or ".." in name or "\0" in name
-    return None if outside or folder is None else folder / name
+    """A file that another one names, if it lies in that one's folder or below, whatever links lead there; None where
+    there is none."""
+    if folder is None or "\0" in name or len(name) > 500 or name.startswith(("/", "~")):
+        return None
+    try:
+        path = (folder / name).resolve()
+        return folder / name if path.is_relative_to(folder.resolve()) and path.is_file() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
 
 
 def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:

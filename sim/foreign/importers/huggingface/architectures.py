@@ -76,21 +76,14 @@ def refuse(kind: str, where: str, *, parts: bool = True) -> None:
     parts : whether parts of its name count too.
     """
     name, refused = kind.lower(), table(f"{KIND}_refused")
-    if name in known_architectures():
-        return
-    for what, names in refused["names"].items():
-        if name in names:
-            raise _refusal(what, kind, where)
-    for what, names in refused["parts"].items() if parts else ():
-        if any(part in name for part in names):
-            raise _refusal(what, kind, where)
-
-
-def _refusal(what: str, kind: str, where: str) -> SpecError:
-    return SpecError(
-        f"{where}: model_type {short(kind)!r} is {what}, which flopcast does not model; decoders such as llama, qwen3, "
-        "mixtral and deepseek_v3 it does"
-    )
+    by_name = (what for what, names in refused["names"].items() if name in names)
+    by_part = (what for what, names in refused["parts"].items() if parts and any(part in name for part in names))
+    what = next(by_name, None) or next(by_part, None)
+    if what is not None and name not in known_architectures():
+        raise SpecError(
+            f"{where}: model_type {short(kind)!r} is {what}, which flopcast does not model; decoders such as llama, "
+            "qwen3, mixtral and deepseek_v3 it does"
+        )
 
 
 def shape_of(architecture: dict[str, Any], keys: ConfigKeys) -> Fields:
@@ -140,7 +133,7 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
     wrapped = by_name(known["wrappers"])
     while section := next((name for name in known["sections"] if _holds(keys, name)), None):
         if keys.raw("is_encoder_decoder") is True:
-            raise SpecError(f"{ledger.where}: model_type {short(kind)!r} has an encoder; flopcast models decoders only")
+            raise ledger.error(f"model_type {short(kind)!r} has an encoder; flopcast models decoders only")
         usual = None
         if kind is not None:
             refuse(kind, ledger.where, parts=False)
@@ -148,8 +141,8 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
         inner = ConfigKeys(keys.raw(section), ledger, f"{keys.label}{section}.", inside=True)
         inner_kind = inner.text("model_type") or usual
         if inner_kind is None and not any(_holds(inner, name) for name in known["sections"]):
-            raise SpecError(
-                f"{ledger.where}: {inner.label}model_type is missing, and nothing is known of {short(kind)!r} that "
+            raise ledger.error(
+                f"{inner.label}model_type is missing, and nothing is known of {short(kind)!r} that "
                 "would say which model it is; write it there (model_type: llama, ...)"
             )
         _leave_all_but(section, keys, inner, kind)
@@ -176,9 +169,9 @@ def _holds(keys: ConfigKeys, name: str) -> bool:
 def _check_sizes(keys: ConfigKeys, kind: str | None) -> None:
     """A part of a larger config may leave out what is as the class has it; one without any size is no model's."""
     sizes = (name for names in table(KIND)["fields"].values() for name in names)
-    if not any(keys.states(name) for name in sizes):
-        raise SpecError(
-            f"{keys.ledger.where}: {keys.label.rstrip('.')} says none of the sizes of {short(kind)!r}; "
+    if not any(keys.says(name) for name in sizes):
+        raise keys.ledger.error(
+            f"{keys.label.rstrip('.')} says none of the sizes of {short(kind)!r}; "
             "write out its hidden_size, num_hidden_layers, ..."
         )
 
@@ -188,13 +181,13 @@ def _leave_all_but(section: str, keys: ConfigKeys, inner: ConfigKeys, kind: str 
     around = table(f"{KIND}_wrappers")["around"]
     keys.ledger.ignore(f"{keys.label}model_type", short(kind), f"{around['read']} {section}")
     keys.take(section)
-    if keys.states(TIE):
-        if inner.states(TIE) and inner.raw(TIE) != keys.raw(TIE):
+    if keys.says(TIE):
+        if inner.says(TIE) and inner.raw(TIE) != keys.raw(TIE):
             keys.ledger.ignore(f"{inner.label}{TIE}", inner.raw(TIE), f"{short(kind)} around it says otherwise")
-        inner.put(TIE, keys.take(TIE)[1])
+        inner.replace(TIE, keys.take(TIE)[1])
     path = keys.take("_name_or_path")[1]
     if path and not inner.raw("_name_or_path"):
-        inner.put("_name_or_path", path)
+        inner.replace("_name_or_path", path)
     _leave_towers(keys)
     for name, value in keys.rest().items():
         why, matters = reason_to_ignore(KIND, name)

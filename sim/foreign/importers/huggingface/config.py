@@ -7,15 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import (
-    Foreign,
-    assume_batch,
-    assume_sequence,
-    cluster_of,
-    cluster_section,
-    deal_experts,
-    fewest_gpus,
-)
+from sim.foreign.importers.defaults import Foreign, Machine, assume_batch, assume_sequence, told_gpus
 from sim.foreign.importers.huggingface.architectures import architecture_of, language_model, shape_of
 from sim.foreign.importers.huggingface.layer_kinds import KIND, MOST_LAYERS, ConfigKeys
 from sim.foreign.importers.keys import UNKNOWN_KEY, table
@@ -27,40 +19,26 @@ from sim.specs.presets import load_preset
 
 def is_huggingface(data: Any) -> bool:
     """Whether data in JSON are such a config."""
-    return isinstance(data, Mapping) and any(key in data for key in ("model_type", "architectures", *_NO_MODELS))
+    return isinstance(data, Mapping) and any(
+        key in data for key in ("model_type", "architectures", *table(f"{KIND}_wrappers")["no_models"])
+    )
 
 
 def read_huggingface(file: Foreign) -> dict[str, Any]:
     """A scenario's sections: the model is the file's, the rest is filled in. Raises SpecError: an architecture that
     flopcast cannot price, or a value that breaks a rule."""
-    given, ledger = file.given, file.ledger
-    model = read_model(file.data, ledger)
-    name, cluster = cluster_of(given, ledger)
-    gpus = ledger.took("GPUs", given.gpus, "--gpus") if given.gpus else fewest_gpus(model, cluster, ledger)
+    ledger = file.ledger
+    model, machine = read_model(file.data, ledger), Machine.of(file)
+    gpus = told_gpus(file) or machine.fewest_gpus(model)
     plan, training = Section("plan", ledger, dp=gpus), Section("training", ledger, global_batch_size=None)
-    deal_experts(plan, model, cluster, gpus)
+    machine.deal_experts(plan, model, gpus)
     plan.assume("zero_stage", 3, "fits nearly everywhere; flopcast search finds faster")
     plan.assume("recompute", "full", "fits nearly everywhere; flopcast search finds faster")
     assume_sequence(training, model)
     assume_batch(training, gpus)
     training.assume("precision", "bf16", "usual")
     stack = ledger.assume("stack", "torchtitan", "PyTorch's own sharding; --set stack=NAME")
-    where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
-
-
-_NO_MODELS = {
-    "peft_type": "describes an adapter ({peft_type}) for {base_model_name_or_path}; import that model's config.json",
-    "_diffusers_version": "describes a part of a diffusion pipeline ({_class_name}); flopcast models text decoders",
-}
-"""Files of the hub that are no model's config, by a key that they have."""
-
-
-def _check_is_a_model(data: Mapping[str, Any], ledger: Ledger) -> None:
-    for key, what in _NO_MODELS.items():
-        if key in data and "model_type" not in data:
-            names = {name: short(data.get(name)) for name in ("peft_type", "base_model_name_or_path", "_class_name")}
-            raise SpecError(f"{ledger.where} {what.format(**names)}")
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 def given_model(name: str, ledger: Ledger) -> Any:
@@ -71,9 +49,7 @@ def given_model(name: str, ledger: Ledger) -> Any:
         return ledger.took("model", name, "--model")
     inner = Ledger(name)
     section = read_model(parse_json(text_of(Path(name)), name), inner)
-    ledger.read += inner.read
-    ledger.defaulted += inner.defaulted
-    ledger.ignored += inner.ignored
+    ledger.add(inner)
     return section
 
 
@@ -82,7 +58,10 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     price, with the reason, or a value that breaks a rule."""
     if not isinstance(data, Mapping):
         raise SpecError(f"{ledger.where} must hold a mapping of keys, not {type(data).__name__}")
-    _check_is_a_model(data, ledger)
+    for key, what in table(f"{KIND}_wrappers")["no_models"].items():
+        if key in data and "model_type" not in data:
+            names = {name: short(data.get(name)) for name in ("peft_type", "base_model_name_or_path", "_class_name")}
+            raise SpecError(f"{ledger.where} {what.format(**names)}")
     kind, keys = language_model(data, ledger)
     architecture = architecture_of(kind, keys)
     model = Section("model", ledger, name=_name(keys, str(kind)), **shape_of(architecture, keys))
@@ -129,14 +108,12 @@ def _sizes(model: Section, keys: ConfigKeys) -> None:
     if model.get("num_layers", 0) > MOST_LAYERS:
         raise keys.wrong("num_hidden_layers", model["num_layers"], f"must be at most {MOST_LAYERS:,}")
     if model.get("position") == "learned" and "max_sequence_length" not in model:
-        raise SpecError(
-            f"{keys.ledger.where}: max_position_embeddings is missing; the table of positions is part of the model"
-        )
+        raise keys.ledger.error("max_position_embeddings is missing; the table of positions is part of the model")
 
 
 def _set(model: Section, field: str, names: Sequence[str], take: Callable[..., Any], keys: ConfigKeys) -> None:
     """Set a field from the first of several keys, unless it is set; what is the class's is in the account already."""
-    said = next((key for key in names if keys.states(key) and key in keys), None)
+    said = next((key for key in names if keys.says(key) and key in keys), None)
     value = take(*names)
     if value is None or field in model:
         return
@@ -171,7 +148,7 @@ def _further_tokens(model: Section, keys: ConfigKeys) -> None:
 def _dropout(model: Section, keys: ConfigKeys) -> None:
     for key in table(KIND)["dropout"]:
         if key in keys:
-            said, value = keys.states(key), keys.number(key)
+            said, value = keys.says(key), keys.number(key)
             assert value is not None
             if not value < 1:
                 raise keys.wrong(key, value, "must be below 1")

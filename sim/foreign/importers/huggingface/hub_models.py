@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,12 @@ def named_model(name: str, source: str, file: Foreign, *, by_letters: bool = Fal
     Raises SpecError: none of them.
     """
     config = beside(f"{name}/config.json", file.folder)
-    if config is not None and config.is_file():
+    if config is not None:
         return given_model(str(config), file.ledger)
     found = known_model(name, by_letters=by_letters)
     if found is None:
-        raise SpecError(
-            f"{file.ledger.where}: {source} {short(name)!r} is none of the models that flopcast has; "
+        raise file.ledger.error(
+            f"{source} {short(name)!r} is none of the models that flopcast has; "
             "give --model config.json, that model's own, or --model PRESET"
         )
     shown = found if isinstance(found, str) else found["name"]
@@ -68,6 +69,15 @@ def known_model(name: str, *, by_letters: bool = False) -> str | dict[str, Any] 
     letters = (_letters_of(repository) for repository in _shorter(plain, known["endings"]))
     found = next((_by_letters()[each] for each in letters if each in _by_letters()), None)
     return None if found is None else known_model(found)
+
+
+def whole_shape(model: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A section `model` with the fields of its preset, if it has one."""
+    if isinstance(model, str):
+        return load_preset("models", model)
+    preset = model.get("preset")
+    own = {name: value for name, value in model.items() if name != "preset"}
+    return {**(load_preset("models", preset) if preset else {}), **own}
 
 
 def _letters_of(name: str) -> str:

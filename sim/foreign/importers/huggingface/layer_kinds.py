@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sim.errors import SpecError
 from sim.foreign.importers.keys import Keys, reason_to_ignore, table
 from sim.foreign.importers.ledger import Ledger
 
@@ -37,20 +36,9 @@ class ConfigKeys(Keys):
         said = {name for group in groups if any(name in self._data for name in group) for name in group}
         self._defaults = {key: value for key, value in defaults.items() if key not in said | self._data.keys()}
 
-    def __contains__(self, key: str) -> bool:
-        return self.raw(key) is not None
-
     def raw(self, key: str) -> Any:
         """A value as it stands, or as the class has it, without taking it."""
         return self._data.get(key, self._defaults.get(key))
-
-    def states(self, key: str) -> bool:
-        """Whether the file itself says a key, be it null."""
-        return key in self._data
-
-    def put(self, key: str, value: Any) -> None:
-        """Say a key that stands elsewhere in the file."""
-        self._data[key] = value
 
     def of_class(self, *names: str) -> bool:
         """Whether one of these is not in the file but the class has it."""
@@ -81,7 +69,7 @@ class ConfigKeys(Keys):
         found._own = f"{self._own}{name}."
         return found
 
-    def reason(self, key: str) -> tuple[str, bool]:
+    def reason(self, key: str, value: Any = None) -> tuple[str, bool]:
         """Why a key is left out, and whether it matters; around which model its model stands says nothing of it."""
         asked = (name.removeprefix(self.label) for name in self._asked)
         return reason_to_ignore(self.kind, f"{self._own}{key}", (f"{self._own}{name}" for name in asked))
@@ -98,8 +86,10 @@ Words = list[str]
 FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 _OLDER: dict[str, str] = {"attention": FULL, "mamba": LINEAR, "global": FULL, "local": SLIDING}
 """Older words for the same (transformers: configuration_utils.py)."""
-_BLOCKS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
-"""Letters of Nemotron-H's hybrid_override_pattern."""
+BLOCKS = {"M": "mamba2", "*": FULL, "G": "gated_delta_net", "-": "dense", "E": "sparse"}
+"""Letters of hybrid models, whose layers are one block each: a mixer or an MLP (Megatron-Core's
+mamba_hybrid_layer_allocation.py; Nemotron-H's hybrid_override_pattern has all but G)."""
+_NAMED_BLOCKS = {"mamba": "M", LINEAR: "M", "attention": "*", FULL: "*", "mlp": "-", "moe": "E"}
 MOST_LAYERS = 100_000
 
 
@@ -125,7 +115,7 @@ def mixers(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
         where a layer has linear attention; `switch`, a key without which there are no windows.
     """
     listed = _listed("layer_types", keys)
-    words = PATTERNS[rule.get("pattern", "every")](rule, keys) if listed is None else listed
+    words = PATTERNS[rule.get("pattern", "every")](rule, keys, number_of_layers(keys)) if listed is None else listed
     off = "switch" in rule and not keys.flag(rule["switch"])
     named = rule.get("key_of_window", "sliding_window")
     window, said = _width_of(named, SLIDING in words and not off, keys)
@@ -151,7 +141,7 @@ def mixers(rule: Mapping[str, Any], keys: ConfigKeys) -> Fields:
 
 def _width_of(name: str, seen: bool, keys: ConfigKeys) -> tuple[int | None, bool]:
     """(tokens of a window or a piece, whether the file says so); what the class has counts where a layer sees it."""
-    said = keys.states(name)
+    said = keys.says(name)
     if not said and not seen:
         keys.forget(name)
     return keys.whole(name, least=0), said
@@ -170,7 +160,7 @@ def _listed(name: str, keys: Keys) -> Words | None:
     return [_OLDER.get(str(word), str(word)) for word in words]
 
 
-def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _every(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Full attention in every `full`-th layer, windows or what `of` says in the others."""
     other, every = rule.get("of", SLIDING if rule else FULL), rule.get("full", 0)
     if "key" in rule:
@@ -178,31 +168,31 @@ def _every(rule: Mapping[str, Any], keys: Keys) -> Words:
         if isinstance(said, str):  # a piece that repeats, L for local and G for global (EXAONE 4)
             if not said or set(said) - {"L", "G"} or len(said) > MOST_LAYERS:
                 raise keys.wrong(key, said, "must be a whole number, or letters L and G")
-            return [(SLIDING, FULL)[said[layer % len(said)] == "G"] for layer in range(number_of_layers(keys))]
+            return [(SLIDING, FULL)[said[layer % len(said)] == "G"] for layer in range(layers)]
         if said is not None and (isinstance(said, bool) or not isinstance(said, int) or said < 0):
             raise keys.wrong(key, said, "must be a whole number from 0")
         every = every if said is None else said
     ahead = 0 if rule.get("first") else 1
-    return [FULL if every and (layer + ahead) % every == 0 else other for layer in range(number_of_layers(keys))]
+    return [FULL if every and (layer + ahead) % every == 0 else other for layer in range(layers)]
 
 
-def _must_list(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _must_list(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Nothing that a short rule would say."""
-    raise SpecError(f"{keys.ledger.where}: {keys.label}layer_types is missing; it says which layers see a window")
+    raise keys.ledger.error(f"{keys.label}layer_types is missing; it says which layers see a window")
 
 
-def _above(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _above(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Windows from layer `max_window_layers` on (Qwen 2 and 3), or in every other one before it (`even`, Qwen2-MoE)."""
-    said, layers = keys.whole("max_window_layers", least=0), range(number_of_layers(keys))
+    said = keys.whole("max_window_layers", least=0)
     first = 28 if said is None else said
-    seen = layers[:first:2] if "even" in rule else layers[first:]
-    return [SLIDING if layer in seen else FULL for layer in layers]
+    seen = range(layers)[:first:2] if "even" in rule else range(layers)[first:]
+    return [SLIDING if layer in seen else FULL for layer in range(layers)]
 
 
-def _with_positions(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _with_positions(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Words that say whether each layer turns queries and keys: `turned` or `unturned` (Llama 4, SmolLM 3)."""
     _, turned = keys.take("no_rope_layers")
-    interval, layers = keys.whole("no_rope_layer_interval") or 4, number_of_layers(keys)
+    interval = keys.whole("no_rope_layer_interval") or 4
     if not turned:
         turned = [int((layer + 1) % interval != 0) for layer in range(layers)]
     if not isinstance(turned, list) or len(turned) < layers:
@@ -210,11 +200,10 @@ def _with_positions(rule: Mapping[str, Any], keys: Keys) -> Words:
     return [rule["turned"] if turned[layer] else rule["unturned"] for layer in range(layers)]
 
 
-def _attention_types(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _attention_types(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """GPT-Neo's `[[["global", "local"], 12]]`: pieces, and how often each."""
     _, pieces = keys.take("attention_types")
     words: Words = []
-    layers = number_of_layers(keys)
     if pieces is None:
         return [(FULL, SLIDING)[layer % 2] for layer in range(layers)]
     try:
@@ -227,15 +216,15 @@ def _attention_types(rule: Mapping[str, Any], keys: Keys) -> Words:
     return words
 
 
-def _numbered(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _numbered(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Full attention in the layers that `attn_layer_indices` numbers (Bamba)."""
     full = _numbers("attn_layer_indices", keys) or []
-    return [FULL if layer in full else LINEAR for layer in range(number_of_layers(keys))]
+    return [FULL if layer in full else LINEAR for layer in range(layers)]
 
 
-def _kimi(rule: Mapping[str, Any], keys: Keys) -> Words:
+def _kimi(rule: Mapping[str, Any], keys: Keys, layers: int) -> Words:
     """Full attention in the layers that `linear_attn_config` numbers from 1, else in every fourth but the first."""
-    numbers, layers = keys.raw("linear_attn_config"), number_of_layers(keys)
+    numbers = keys.raw("linear_attn_config")
     full = numbers.get("full_attn_layers") if isinstance(numbers, Mapping) else None
     if full is None:
         return [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(layers)]
@@ -252,7 +241,7 @@ def _numbers(name: str, keys: Keys) -> list[int] | None:
     return numbers
 
 
-PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys], Words]] = {
+PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys, int], Words]] = {
     "every": _every,
     "listed": _must_list,
     "above": _above,
@@ -264,26 +253,27 @@ PATTERNS: dict[str, Callable[[Mapping[str, Any], Keys], Words]] = {
 """What a file means that does not list its layers' types, by the name that the table gives it."""
 
 
+def blocks_of(letters: str) -> Fields:
+    """Fields of a hybrid model whose layers are these blocks, one a letter."""
+    mixes = [BLOCKS[letter] if letter in "M*G" else "none" for letter in letters]
+    mlps = [BLOCKS[letter] if letter in "-E" else "none" for letter in letters]
+    return {"num_layers": len(letters), "layer_types": shortest(mixes), "mlp_layer_types": shortest(mlps)}
+
+
 def blocks(keys: Keys) -> Fields:
     """Nemotron-H, whose layers are one block each: a state, attention, an MLP or experts."""
     _, words = keys.take("layers_block_type", "layer_types")
     key, letters = keys.take("hybrid_override_pattern")
     if words is None:
-        if not isinstance(letters, str) or not letters or set(letters) - _BLOCKS.keys():
-            raise keys.wrong(key, letters, f"must say the layers, each one of {' '.join(_BLOCKS)}")
-        words = [_BLOCKS[letter] for letter in letters]
-    known = {FULL, LINEAR, "mlp", "moe"}
-    words = [_OLDER.get(word, word) for word in words] if isinstance(words, list) and words else None
-    strange = next((word for word in words or [None] if word not in known), None)
-    if words is None or strange is not None or len(words) > MOST_LAYERS:
-        raise keys.wrong("layers_block_type", strange, f"must list the layers, each one of {', '.join(sorted(known))}")
-    mixes = {FULL: FULL, LINEAR: "mamba2"}
-    mlps = {"mlp": "dense", "moe": "sparse"}
-    return {
-        "num_layers": len(words),
-        "layer_types": shortest([mixes.get(word, "none") for word in words]),
-        "mlp_layer_types": shortest([mlps.get(word, "none") for word in words]),
-    }
+        if not isinstance(letters, str) or not letters or set(letters) - {*"M*-E"}:
+            raise keys.wrong(key, letters, "must say the layers, each one of M * - E")
+        return blocks_of(letters)
+    listed = words if isinstance(words, list) else []
+    strange = next((word for word in listed if word not in _NAMED_BLOCKS), None)
+    if not listed or strange is not None or len(listed) > MOST_LAYERS:
+        known = ", ".join(sorted({FULL, LINEAR, "mlp", "moe"}))
+        raise keys.wrong("layers_block_type", strange, f"must list the layers, each one of {known}")
+    return blocks_of("".join(_NAMED_BLOCKS[word] for word in listed))
 
 
 def experts_in(sparse: Sequence[bool], keys: Keys) -> Fields:

@@ -10,35 +10,20 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
-from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat
+from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json
 
-_OWN = (
-    "ds-num-experts",
-    "moe-expert-parallel-size",
-    "expert-interval",
-    "mlp-type",
-    "topk",
-    "moe-train-capacity-factor",
-)
-_READ = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",  # Megatron's own say them
-    "fp16.enabled", "bf16.enabled", "zero_optimization.stage", "zero_optimization.cpu_offload",
-    "zero_optimization.offload_optimizer.device", "zero_optimization.overlap_comm",
-)  # fmt: skip
-_JSON = ("deepspeed-config", "ds-config")
-
 
 def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
     """The JSON that --deepspeed_config names, if the script writes it or it lies beside; None otherwise, with a note
     where it is named."""
-    name = next((values[0] for values in map(arguments.raw, _JSON) if values), None)
-    ledger = arguments.ledger
-    if not arguments.has(*_JSON) or name is None:
+    ledger, options = arguments.ledger, table("megatron")["deepspeed_file"]["options"]
+    name = next((values[0] for values in map(arguments.raw, options) if values), None)
+    if not arguments.has(*options) or name is None:
         return None
     text, shown = files.text(name), MARK.sub("?", name)
     why = "not written by the script, nor beside it; what it sets is not read"
@@ -52,59 +37,46 @@ def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
 
 
 def _told(data: Any, arguments: Arguments, shown: str) -> Mapping[str, Any] | None:
-    """The JSON, if it is a mapping, whose keys that are not read are noted."""
+    """What the JSON, if it is a mapping, has for the keys that are read, by their dotted names; others are noted."""
     if not isinstance(data, Mapping):
         return None
     keys = Keys(dict(flat(data)), arguments.ledger, "deepspeed", f"{short(shown)}: ")
-    for name in _READ:
-        keys.take(name)
+    told = {name: keys.take(name)[1] for name in table("megatron")["deepspeed_file"]["read"]}
     keys.leave()
-    return data
+    return told
 
 
-def take_zero(plan: Section, arguments: Arguments, config: Mapping[str, Any] | None) -> None:
-    """The ZeRO stage of a script that runs DeepSpeed, whose JSON has the last word, and what waits in host memory."""
-    zero = dict(config.get("zero_optimization") or {}) if config else {}
-    stage, source = arguments.whole("zero-stage", least=0), "--zero-stage"
-    said = zero.get("stage")
-    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= 3:
-        stage, source = said, "zero_optimization.stage of the DeepSpeed file"
-    elif config is not None and stage is None:
-        stage, source = 0, "no zero_optimization in the DeepSpeed file"
-    half = half_precision(arguments, config)
-    if half == "bf16" and not stage and (stage is not None or arguments.has("use-distributed-optimizer")):
-        # deepspeed/runtime/bf16_optimizer.py: BF16_Optimizer is a ZeRO stage 1 of its own.
-        plan.took("zero_stage", 1, "--bf16: DeepSpeed's optimizer for it shards its state")
-    else:
-        why = "Megatron-DeepSpeed's default of --zero-stage; what its JSON says is not known"
-        plan.settle("zero_stage", None if stage is None else min(stage, 3), source, 1, why)
-    offload = zero.get("offload_optimizer")
-    if (isinstance(offload, Mapping) and offload.get("device") == "cpu") or zero.get("cpu_offload") is True:
-        plan.took("optimizer_offload", 1.0, "offload_optimizer of the DeepSpeed file")
+def known_of_zero(arguments: Arguments, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the JSON says of ZeRO, by the names that the table's rows have for it."""
+    told = config or {}
+    stage, device = (told.get(f"zero_optimization.{name}") for name in ("stage", "offload_optimizer.device"))
+    return {
+        "read": config is not None,
+        "half": half_precision(arguments, config),
+        "stage_of_file": stage if type(stage) is int and 0 <= stage <= 3 else None,
+        "on_host": device == "cpu" or told.get("zero_optimization.cpu_offload") is True,
+    }
 
 
 def take_overlap(stack: Section, plan: Section, config: Mapping[str, Any] | None) -> None:
     """Whether ZeRO 2 and 3, which take no pipeline, sum gradients beside the backward."""
-    zero = config.get("zero_optimization") if config else None
-    said = zero.get("overlap_comm") if isinstance(zero, Mapping) else None
+    said = (config or {}).get("zero_optimization.overlap_comm")
     if isinstance(said, bool) and plan["zero_stage"] > 1:
         stack.took("overlap_grad_reduce", said, "overlap_comm of the DeepSpeed file")
 
 
 def half_precision(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:
     """The 16-bit precision that the arguments or the JSON ask for."""
-    for name in ("bf16", "fp16"):
-        section = config.get(name) if config else None
-        if name in arguments or (isinstance(section, Mapping) and section.get("enabled") is True):
-            return name
-    return None
+    told = config or {}
+    asked = (name for name in ("bf16", "fp16") if name in arguments or told.get(f"{name}.enabled") is True)
+    return next(asked, None)
 
 
 def is_deepspeed_mixture(arguments: Arguments) -> bool:
     """Whether the experts are DeepSpeed's and not Megatron-LM's."""
     if arguments.raw("moe-model-type") == ["megatron_moe"]:
         return False
-    return any(name in arguments for name in _OWN) or (
+    return any(name in arguments for name in table("megatron")["deepspeed_experts"]) or (
         "deepspeed" in arguments and "moe-router-topk" not in arguments and "num-experts" in arguments
     )
 
@@ -112,8 +84,7 @@ def is_deepspeed_mixture(arguments: Arguments) -> bool:
 def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
     """Experts in every so many layers, top-k, and experts beside the layer's own MLP. Raises SpecError: layers with
     different numbers of experts (a pyramid), which flopcast does not model."""
-    where = model.ledger.where
-    numbers = _numbers(arguments, where)
+    numbers = _numbers(arguments)
     default = 2 if "deepspeed" in arguments or "ds-num-experts" not in arguments else 1
     interval, layers = arguments.whole("expert-interval"), model["num_layers"]
     ep, k = (
@@ -125,8 +96,8 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
         return
     if len(set(numbers)) > 1:
         shown = " ".join(map(str, numbers))
-        raise SpecError(
-            f"{where}: --num-experts {short(shown)} gives layers {min(numbers)} to {max(numbers)} experts (a pyramid, "
+        raise model.ledger.error(
+            f"--num-experts {short(shown)} gives layers {min(numbers)} to {max(numbers)} experts (a pyramid, "
             "PR-MoE); flopcast prices layers of one size. Give one number, and see how the two ends differ"
         )
     model.took("num_experts", numbers[0], "--num-experts")
@@ -134,18 +105,18 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
     interval = int(interval if interval is not None else model.ledger.assume("--expert-interval", default, why))
     sparse = [(layer + 1) % interval == 0 for layer in range(layers)]
     if len(numbers) > 1 and len(numbers) != sum(sparse):
-        raise SpecError(
-            f"{where}: --num-experts lists {len(numbers)} layers, but every {interval}. of {layers} is {sum(sparse)}"
+        raise model.ledger.error(
+            f"--num-experts lists {len(numbers)} layers, but every {interval}. of {layers} is {sum(sparse)}"
         )
     for field, value in dealt_experts(sparse).items():
         model.took(field, value, f"experts in every {interval}. layer, --expert-interval")
     RecipeRows.on(arguments, {"model": model, "plan": plan}, chosen=k, degree=ep, sort=kind).read("mixture")
 
 
-def _numbers(arguments: Arguments, where: str) -> list[int]:
+def _numbers(arguments: Arguments) -> list[int]:
     """Experts of each layer that has any, or one number for all."""
     words = arguments.words("num-experts", "ds-num-experts")
     bad = next((word for word in words if not word.isdigit() or UNKNOWN in word or not 1 <= len(word) <= 6), None)
     if bad is not None:
-        raise SpecError(f"{where}: --num-experts {short(bad)!r} must be whole numbers from 1")
+        raise arguments.ledger.error(f"--num-experts {short(bad)!r} must be whole numbers from 1")
     return [int(word) for word in words]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Given
+from sim.foreign.importers.defaults import Foreign, told_gpus
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.megatron.slime import is_fine_tuning
@@ -50,7 +49,7 @@ def training_command(script: Script, ledger: Ledger) -> Training:
         reason = refusal(name)
         if reason is not None:
             refused.append((started, name, reason))
-        elif _has_shape(command.words):
+        elif any(_is_shape(word) or word.replace("_", "-").startswith("--yaml-cfg") for word in command.words):
             read.append((started, command))
         elif known_program(name):
             shapeless.append((started, command))
@@ -58,7 +57,7 @@ def training_command(script: Script, ledger: Ledger) -> Training:
         return _chosen(read, ledger)
     if refused:
         started, name, reason = refused[-1]
-        raise SpecError(f"{ledger.where}: line {started.line} starts {short(name)}, which {reason}")
+        raise ledger.error(f"line {started.line} starts {short(name)}, which {reason}")
     if shapeless:
         raise SpecError(_without_shape(*shapeless[-1], script, ledger.where))
     return _of_variables(script, ledger)
@@ -103,10 +102,6 @@ def _is_shape(word: str) -> bool:
     return word.replace("_", "-").startswith(_SHAPE)
 
 
-def _has_shape(words: Sequence[str]) -> bool:
-    return any(_is_shape(word) or word.replace("_", "-").startswith("--yaml-cfg") for word in words)
-
-
 def _chosen(read: list[tuple[Started, Training]], ledger: Ledger) -> Training:
     """The last training that is sure to start, or the last; others are noted."""
     sure = [item for item in read if not item[0].doubt] or read
@@ -128,9 +123,8 @@ def _without_shape(started: Started, command: Training, script: Script, where: s
     """Why a training without --num-layers cannot be read."""
     name, words = short(MARK.sub("…", command.program)), command.words
     begin = f"{where}: line {started.line} starts {name} without --num-layers and --hidden-size"
-    unknown = next((word for word in words if UNKNOWN in word and not word.startswith("--")), None) or next(
-        (word for word in words if UNKNOWN in word), None
-    )
+    waiting = (word for word in words if UNKNOWN in word)
+    unknown = min(waiting, key=lambda word: word.startswith("--"), default=None)  # the first that is no option
     if any(word.replace("_", "-").startswith("--use-checkpoint-args") for word in words):
         return f"{begin}: with --use-checkpoint-args they stand in a checkpoint; write them out"
     known = script.values.unknowns
@@ -153,17 +147,18 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
         said = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in started.words if word.startswith("--")}
         for reason, names in table("megatron")["refused_arguments"].items():
             if name := next((name for name in names if name in said), None):
-                raise SpecError(f"{ledger.where}: line {started.line}: --{name} {reason}")
-    raise SpecError(
-        f"{ledger.where}: no command with --num-layers and --hidden-size was found; give the script that starts "
+                raise ledger.error(f"line {started.line}: --{name} {reason}")
+    raise ledger.error(
+        "no command with --num-layers and --hidden-size was found; give the script that starts "
         "pretrain_gpt.py, with its arguments in it"
     )
 
 
-def gpus_of(plan: Section, given: Given, ledger: Ledger, found: int | None, source: str) -> int:
+def gpus_of(plan: Section, file: Foreign, found: int | None, source: str) -> int:
     """GPUs of the job: the caller's, or those found in the file if they hold the model, or as few as do."""
-    if given.gpus is not None:
-        return int(ledger.took("GPUs", given.gpus, "--gpus"))
+    ledger, asked = file.ledger, told_gpus(file)
+    if asked is not None:
+        return asked
     replica = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     unit = plan["pp"] * math.lcm(replica // plan["pp"], plan.get("ep", 1) * plan.get("etp", 1))
     fewest, product = "one replica", "tp · pp · cp"

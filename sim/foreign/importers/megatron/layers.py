@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from sim.errors import SpecError
-from sim.foreign.importers.huggingface.layer_kinds import dealt_experts, shortest
+from sim.foreign.importers.huggingface.layer_kinds import BLOCKS, blocks_of, dealt_experts
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
@@ -29,7 +29,7 @@ def take_fields(arguments: Arguments, model: Section) -> None:
         needed = field in known["required"] and field not in model
         value = arguments.needed(*names) if needed else arguments.whole(*names)
         if value is not None and value != model.get(field, value):
-            raise SpecError(f"{model.ledger.where}: --{names[0]} {value}, but the pattern has {model[field]} layers")
+            raise model.ledger.error(f"--{names[0]} {value}, but the pattern has {model[field]} layers")
         if value is not None and field not in model:
             model.took(field, value, f"--{names[0]}")
 
@@ -40,10 +40,10 @@ def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[i
     text = arguments.joined(name)
     if text is None:
         return None
-    said, where = text, arguments.ledger.where
+    said = text
 
     def wrong(rule: str) -> SpecError:
-        return SpecError(f"{where}: --{name} {short(said)!r} {rule}")
+        return arguments.ledger.error(f"--{name} {short(said)!r} {rule}")
 
     text = re.sub(r"[\s'\"]", "", text)
     if re.fullmatch(r"[1-9]\d{0,5}", text):
@@ -60,11 +60,6 @@ def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[i
     if len(marks) != layers:
         raise wrong(f"lists {len(marks)} layers, but there are {layers}")
     return marks
-
-
-MIXERS = {"M": "mamba2", "*": "full_attention", "G": "gated_delta_net"}
-MLPS = {"-": "dense", "E": "sparse"}
-"""Letters of hybrid models, whose layers are one block each (megatron/core/ssm/mamba_hybrid_layer_allocation.py)."""
 
 
 def take_blocks(arguments: Arguments, model: Section, plan: Section, hybrid: bool) -> None:
@@ -84,27 +79,25 @@ def take_blocks(arguments: Arguments, model: Section, plan: Section, hybrid: boo
             pattern = _dealt(layers, attention or 0.0, mlps or 0.0)
     if pattern is None:
         return
-    where = model.ledger.where
     letters, slash, modules = pattern.strip("\"'").partition("/")
     stages = letters.split("|")
     letters = "".join(stages)
-    strange = next((letter for letter in letters if letter not in {**MIXERS, **MLPS}), None)
+    strange = next((letter for letter in letters if letter not in BLOCKS), None)
     if strange is not None or not letters or len(letters) > _MOST_LAYERS:
-        raise SpecError(
-            f"{where}: --{name} {short(pattern)!r} must say the layers by {' '.join([*MIXERS, *MLPS])}"
+        raise model.ledger.error(
+            f"--{name} {short(pattern)!r} must say the layers by {' '.join(BLOCKS)}"
             + (f", not {strange!r}" if strange else "")
         )
-    model.took("num_layers", len(letters), f"--{name}")
-    model.took("layer_types", shortest([MIXERS.get(letter, "none") for letter in letters]), f"--{name}")
-    model.took("mlp_layer_types", shortest([MLPS.get(letter, "none") for letter in letters]), f"--{name}")
+    for field, value in blocks_of(letters).items():
+        model.took(field, value, f"--{name}")
     if slash:
         model.ledger.ignore(
             f"--{name}", modules, "modules of several blocks that predict further tokens; not counted", matters=True
         )
     if len(stages) > 1:
         if len(stages) % plan["pp"]:
-            raise SpecError(
-                f"{where}: --{name} has {len(stages)} stages, no multiple of the {plan['pp']} pipeline ranks"
+            raise model.ledger.error(
+                f"--{name} has {len(stages)} stages, no multiple of the {plan['pp']} pipeline ranks"
             )
         plan.took("pipeline_layout", layout_of([len(stage) for stage in stages]), f"--{name}")
         if len(stages) > plan["pp"]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Section, short
@@ -34,10 +33,7 @@ def read_vocabulary(arguments: Arguments, model: Section, tp: int) -> None:
     else:
         rows = -(-words // multiple) * multiple
         how = f"{note}: {words:,}, to a multiple of {multiple:,}"
-    if sure:
-        model.took("vocab_size", rows, how)
-    else:
-        model.assume("vocab_size", rows, f"{_GUESS} ({how}); --set model.vocab_size=N")
+    model.settle("vocab_size", rows if sure else None, how, rows, f"{_GUESS} ({how}); --set model.vocab_size=N")
 
 
 def _words(arguments: Arguments) -> tuple[int, str, bool]:
@@ -48,7 +44,9 @@ def _words(arguments: Arguments) -> tuple[int, str, bool]:
     if said is not None:
         # The null tokenizer has one word more, the end of a text.
         return said + (kind == "NullTokenizer"), "--vocab-size", True
-    named = [_value(arguments, name) for name in known["tokenizer_names"]]
+    named = [
+        arguments.first(name) for name in known["tokenizer_names"]
+    ]  # a path may be partly unknown; it stays to be listed
     for name in filter(None, named):
         number = _of_name(name)
         if number is not None:
@@ -66,12 +64,6 @@ def _words(arguments: Arguments) -> tuple[int, str, bool]:
     what = patched or kind or "the tokenizer"
     words = known["guesses"]["pieces" if "entencePiece" in what else "others"]
     return words, f"{short(what)} is taken to have", False
-
-
-def _value(arguments: Arguments, name: str) -> str | None:
-    """An argument's value that may be partly unknown, as a path may be; it stays to be listed."""
-    values = arguments.raw(name)
-    return values[0] if values else None
 
 
 def _of_name(name: str) -> int | None:
@@ -127,7 +119,7 @@ def _shape(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
 def _mixers(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
     """Windows, and layers that carry a state along the sequence."""
     layers, hybrid = model["num_layers"], "layer_types" in model
-    left = _window(arguments, model.ledger.where)
+    left = _window(arguments)
     windowed = layer_marks(
         arguments, "window-attn-skip-freq", layers, every=lambda layer, step: (layer + 1) % step != 0
     )
@@ -146,20 +138,20 @@ def _mixers(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
         kinds = [variant if mark else "full_attention" for mark in marks]
         model.took("layer_types", shortest(kinds), "--linear-attention-freq")
     elif variant is not None:
-        raise SpecError(f"{model.ledger.where}: --experimental-attention-variant {short(variant)!r} is not modelled")
+        raise model.ledger.error(f"--experimental-attention-variant {short(variant)!r} is not modelled")
     carried = [sort for sort in ("mamba2", "gated_delta_net") if sort in model.get("layer_types", ())]
     if len(carried) > 1:
-        raise SpecError(f"{model.ledger.where}: states of two kinds, M and G, in one model are not modelled")
+        raise model.ledger.error("states of two kinds, M and G, in one model are not modelled")
     rows.known["carried"] = next(iter(carried), None)
     rows.read("carried")
 
 
-def _window(arguments: Arguments, where: str) -> int | None:
+def _window(arguments: Arguments) -> int | None:
     """Tokens before a token that its layer sees, of `(128, 0)` or `128,0`; None for all."""
     text = arguments.joined("window-size")
     if text is None:
         return None
     found = re.fullmatch(r"\(?(-?\d{1,12}),(-?\d{1,12})\)?", re.sub(r"[\s'\"]", "", text))
     if found is None:
-        raise SpecError(f"{where}: --window-size {short(text)!r} must be two numbers, such as 128,0")
+        raise arguments.ledger.error(f"--window-size {short(text)!r} must be two numbers, such as 128,0")
     return None if int(found[1]) < 0 else int(found[1])

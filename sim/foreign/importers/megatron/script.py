@@ -16,15 +16,14 @@ from itertools import pairwise
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section
+from sim.foreign.importers.defaults import Foreign, Machine
 from sim.foreign.importers.keys import UNKNOWN, Arguments, flat, table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config, take_overlap
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
-from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
+from sim.foreign.importers.megatron.plan import read_plan, read_stack, read_training, take_chunks, take_replicas
 from sim.foreign.importers.megatron.slime import is_fine_tuning, pack_samples, take_trainer
-from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
 from sim.foreign.importers.shell.reader import read_script
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.tree import MARK
@@ -149,11 +148,12 @@ def is_megatron(text: Any) -> bool:
 def read_megatron(file: Foreign) -> dict[str, Any]:
     """A scenario's sections from a script. Raises SpecError: no training command, a value that breaks a rule, or one
     that only a run would know and that decides."""
-    given, ledger = file.given, file.ledger
+    ledger = file.ledger
     script, command = _command(file)
     arguments = Arguments(command.words, ledger)
     _ask(arguments, script, command.depends)
-    hybrid = _is_hybrid(command, arguments)
+    named = (command.program.rpartition("/")[2], *(arguments.raw("spec") or ()))
+    hybrid = any(kind in name for kind in ("mamba", "hybrid") for name in named)
     launcher = [*command.launcher, *(take_trainer(arguments) if is_fine_tuning(command.words) else ())]
     _refuse(arguments)
     config = take_config(arguments, script.files)
@@ -163,9 +163,8 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     model = read_model(arguments, plan, hybrid)
     training = read_training(arguments, model, config, mixture)
     take_chunks(plan, arguments, model)
-    take_fewer_layers(plan, model["num_layers"])
-    name, cluster = cluster_of(given, ledger, _gpu_options(launcher))
-    gpus = gpus_of(plan, given, ledger, *started_by(script, launcher, ledger))
+    machine = Machine.of(file, _gpu_options(launcher))
+    gpus = gpus_of(plan, file, *started_by(script, launcher, ledger))
     take_replicas(plan, training, arguments, gpus)
     pack_samples(plan, training, arguments)
     stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
@@ -181,7 +180,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
         )
     else:
         arguments.leave()
-    where = cluster_section(name, cluster, gpus, given, ledger)
+    where = machine.section(gpus)
     return {"model": file.model or model, "cluster": where, "plan": plan, "training": training, "stack": stack}
 
 
@@ -207,7 +206,7 @@ def _command(file: Foreign) -> tuple[Script, Training]:
     name = arguments.text("yaml-cfg")
     text = script.files.text(name) if name is not None else None
     if name is not None and text is None:
-        raise SpecError(f"{ledger.where}: --yaml-cfg {MARK.sub('?', name)} is not beside the script; import that file")
+        raise ledger.error(f"--yaml-cfg {MARK.sub('?', name)} is not beside the script; import that file")
     if text is not None:
         ledger.took("arguments", name, "--yaml-cfg, which counts instead of all other arguments (load_yaml)")
         command.words[:] = yaml_words(text, str(name))
@@ -220,32 +219,15 @@ def _job(where: str) -> list[str]:
     return ["--nnodes", found[1], "--nproc-per-node", found[2]] if found else []
 
 
-def _is_hybrid(command: Training, arguments: Arguments) -> bool:
-    """Whether the program builds hybrid models."""
-    spec = " ".join(arguments.raw("spec") or ())
-    words = (command.program.rpartition("/")[2], spec)
-    return any(kind in word for word in words for kind in ("mamba", "hybrid"))
-
-
 def _ask(arguments: Arguments, script: Script, depends: str) -> None:
     """Raise SpecError where an argument that decides is known only to a run, and say what it waits for."""
-    unknowns = script.values.unknowns
-    waiting = [
-        name
-        for name in table("megatron")["deciding"]
-        if any(UNKNOWN in each for each in (arguments.raw(name) or [])[:1])
-    ]
-    texts = [arguments.raw(name)[0] for name in waiting]
-    missing = [
-        names[0] for field, names in table("megatron")["fields"].items() if field in table("megatron")["required"]
-    ]
+    unknowns, known = script.values.unknowns, table("megatron")
+    waiting = [name for name in known["deciding"] if UNKNOWN in (arguments.first(name) or "")]
+    texts = [arguments.first(name) for name in waiting]
+    missing = [known["fields"][field][0] for field in known["fields"] if field in known["required"]]
     missing = [name for name in missing if name not in arguments]
-    if (
-        missing
-        and arguments.doubtful
-        and "hybrid-layer-pattern" not in arguments
-        and "hybrid-override-pattern" not in arguments
-    ):
+    patterns = ("hybrid-layer-pattern", "hybrid-override-pattern")
+    if missing and arguments.doubtful and not any(name in arguments for name in patterns):
         waiting += missing
         texts += arguments.doubtful
     if unknowns.numbers(depends):
@@ -255,27 +237,22 @@ def _ask(arguments: Arguments, script: Script, depends: str) -> None:
         return
     names = ", ".join(name if " " in name else f"--{name}" for name in waiting[:6]) + " …" * (len(waiting) > 6)
     what = ", ".join(unknowns.words(root) for root in roots[:12]) + " …" * (len(roots) > 12)
-    each = "is" if len(waiting) == 1 else "are"
-    raise SpecError(
-        f"{arguments.ledger.where}: {names} {each} missing or only known when the script runs"
-        + (f": {each.replace('is', 'it waits').replace('are', 'they wait')} for {what}" if what else "")
-        + f"; {unknowns.remedy(roots)}"
+    are, they = ("is", "it waits") if len(waiting) == 1 else ("are", "they wait")
+    why = f": {they} for {what}" if what else ""
+    raise arguments.ledger.error(
+        f"{names} {are} missing or only known when the script runs{why}; {unknowns.remedy(roots)}"
     )
 
 
 def _refuse(arguments: Arguments) -> None:
     """Refuse arguments of models that flopcast does not price. Raises SpecError: one of them is there."""
-    spec = (arguments.raw("spec") or [""])[0]
-    if spec and not any(part in spec for part in table("megatron")["specs"]) and UNKNOWN not in spec:
-        known = ", ".join(table("megatron")["specs"])
-        raise SpecError(
-            f"{arguments.ledger.where}: --spec {short(spec)!r} builds layers by code that is not read; known: {known}"
-        )
+    spec, known = arguments.first("spec") or "", table("megatron")
+    if spec and not any(part in spec for part in known["specs"]) and UNKNOWN not in spec:
+        parts = ", ".join(known["specs"])
+        raise arguments.ledger.error(f"--spec {short(spec)!r} builds layers by code that is not read; known: {parts}")
     if arguments.has("spec"):
         arguments.ledger.took("--spec", short(MARK.sub("?", spec)), "layers as the other arguments say")
-    for reason, names in table("megatron")["refused_arguments"].items():
-        name = next(
-            (name for name in names if name in arguments and arguments.raw(name) not in (["0"], ["None"])), None
-        )
-        if name is not None:
-            raise SpecError(f"{arguments.ledger.where}: --{name} {reason}")
+    for reason, names in known["refused_arguments"].items():
+        for name in names:
+            if name in arguments and arguments.raw(name) not in (["0"], ["None"]):
+                raise arguments.ledger.error(f"--{name} {reason}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.errors import SpecError
 from sim.foreign.importers.keys import Arguments
 from sim.foreign.importers.ledger import Section
 
@@ -23,10 +22,9 @@ def is_fine_tuning(words: Sequence[str]) -> bool:
 def take_trainer(arguments: Arguments) -> list[str]:
     """Take slime's own arguments, and set those of Megatron-LM that its trainer sets; a launcher's words for as many
     processes. Raises SpecError: no length of the samples."""
-    where = arguments.ledger.where
     if "seq-length" not in arguments:
-        raise SpecError(
-            f"{where}: slime takes samples as long as they are, and --seq-length is missing; add it to the command, "
+        raise arguments.ledger.error(
+            "slime takes samples as long as they are, and --seq-length is missing; add it to the command, "
             "with the mean number of tokens of your samples"
         )
     nodes, each = arguments.raw("actor-num-nodes") or ["1"], arguments.raw("actor-num-gpus-per-node") or ["8"]

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import UNKNOWN, Arguments, table
-from sim.foreign.importers.ledger import Section
+from sim.foreign.importers.keys import NOT_RUN, UNKNOWN, Arguments, put_at, table
+from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.megatron.launch import started_by
 from sim.foreign.importers.nemo.settings import scenario_of_megatron
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
@@ -77,10 +76,7 @@ def _workload(name: str, settings: Mapping[str, Any], file: Foreign) -> tuple[di
         said = known["workloads"][found]
         model["0"], made["dataset"] = said["model"], {"seq_length": said["seq_length"]}
         model["mtp_num_layers"] = said.get("mtp_num_layers")
-        if said.get("ends"):
-            model |= dict.fromkeys(
-                ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), True
-            )
+        model |= said.get("sets", {})
         if made.get("pp_layout") is None and file.model is None:
             made["pp_layout"] = _dealt(made, said)
         why = f"of the recipe that {name} is laid over"
@@ -148,15 +144,12 @@ def _versioned(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _callbacks(said: Any) -> dict[str, Any]:
-    """What callbacks set: their arguments, and that tokens go to experts by DeepEP."""
+    """What callbacks set: their arguments, and what they are for."""
     made: dict[str, Any] = {}
     for each in said if isinstance(said, list) else []:
         if isinstance(each, Mapping):
-            name = str(each.get(CALLED, ""))
             made |= {key: value for key, value in each.items() if key != CALLED and not key.startswith("gc_")}
-            made |= {"deepep": True} if name == "DeepEPCallback" else {}
-            if name == "MegatronTokenDropCallback":
-                made = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True} | made
+            made = table(NEMO)["callbacks"].get(str(each.get(CALLED, "")), {}) | made
     return made
 
 
@@ -184,15 +177,13 @@ def read_overrides(file: Foreign) -> dict[str, Any]:
     script = read_script(file.text, file.ledger, file.given, file.folder)
     marked = [(_PROGRAM in " ".join(each.words), len(_overrides(each.words))) for each in script.commands]
     if not marked or not any(max(marked)):
-        raise SpecError(f"{file.ledger.where}: no command with overrides such as model.tensor_model_parallel_size=8")
+        raise file.ledger.error("no command with overrides such as model.tensor_model_parallel_size=8")
     command = script.commands[marked.index(max(marked))]
     found = _overrides(command.words)
     said: dict[str, Any] = {}
     for name, text in found:  # of the same one the last counts
         if UNKNOWN in text:
-            file.ledger.ignore(
-                name, "?", "its value only the running script knows; flopcast runs nothing", matters=True
-            )
+            file.ledger.ignore(name, "?", f"its value {NOT_RUN}", matters=True)
         else:
             said[name] = parse_yaml(text or '""', f"{file.ledger.where}: {name}")
     first = next((at for at, word in enumerate(command.words) if _WORD.fullmatch(word) or word.endswith(".py")), 0)
@@ -212,38 +203,27 @@ def read_overrides(file: Foreign) -> dict[str, Any]:
             file.ledger.took("GPUs", started, source)
             given = replace(given, gpus=started)
         return read_megatron_bridge(replace(file, text=text, data=None, given=given))
-    data: dict[str, Any] = {}
-    for name, value in said.items():
-        _put(data, name.split("."), value, file.ledger.where)
+    data = _nested(said, file.ledger)
     if started is not None:
         data["launcher"] = {"nodes": 1, "gpus_per_node": started}
     sections = read_nemo_yaml(KIND, replace(file, data=data))
-    _off(sections["stack"], data)
+    for field, (key, value) in table(KIND)["overridden"].items():
+        if said.get(key) in ("none", False) and field not in sections["stack"]:
+            sections["stack"].took(field, value, key)
     return sections
+
+
+def _nested(said: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
+    """Overrides as the settings of a file."""
+    data: dict[str, Any] = {}
+    for name, value in said.items():
+        if not isinstance(value, dict) and any(other.startswith(f"{name}.") for other in said):
+            what = f"{name.rpartition('.')[2]} is {value!r}"
+            raise ledger.error(f"{what} in one override and has keys in another; leave one out")
+        put_at(data, name.split("."), value)
+    return data
 
 
 def _overrides(words: Sequence[str]) -> list[tuple[str, str]]:
     found = (_WORD.fullmatch(word) for word in words)
     return [(each[1], each[2]) for each in found if each is not None]
-
-
-def _put(data: dict[str, Any], path: list[str], value: Any, where: str) -> None:
-    place = data
-    for name in path[:-1]:
-        below = place.setdefault(name, {})
-        if not isinstance(below, dict):
-            raise SpecError(f"{where}: {name} is {below!r} in one override and has keys in another; leave one out")
-        place = below
-    place[path[-1]] = value
-
-
-def _off(stack: Section, data: dict[str, Any]) -> None:
-    """What overrides turn off on purpose, as those of a recipe would be on."""
-    for section, key, field, value in (
-        ("model", "cuda_graph_impl", "cuda_graphs", "none"),
-        ("model", "overlap_moe_expert_parallel_comm", "overlap_experts", False),
-        ("comm_overlap", "tp_comm_overlap", "async_tensor_parallel", False),
-    ):
-        said = data.get(section, {}).get(key)
-        if said in ("none", False) and field not in stack:
-            stack.took(field, value, f"{section}.{key}")

@@ -7,22 +7,20 @@ the adapters, and what functions of the framework give that a recipe calls (`fun
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section
-from sim.foreign.importers.huggingface.hub_models import known_model
-from sim.foreign.importers.huggingface.layer_kinds import shortest
+from sim.foreign.importers.defaults import Foreign, Machine
+from sim.foreign.importers.huggingface.hub_models import known_model, whole_shape
+from sim.foreign.importers.huggingface.layer_kinds import blocks_of
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
-from sim.foreign.importers.ledger import Ledger, LedgerEntry, Section, short
-from sim.foreign.importers.megatron.layers import MIXERS, MLPS
-from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
-from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
+from sim.foreign.importers.ledger import Ledger, Section, short
+from sim.foreign.importers.megatron.plan import read_plan, read_stack, read_training, take_chunks, take_replicas
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
-from sim.foreign.importers.recipes.recipe import gpus_of, whole_shape
+from sim.foreign.importers.recipes.recipe import gpus_of
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
 from sim.specs.plan import layout_stages
@@ -48,8 +46,8 @@ def model_named(name: str, source: str, ledger: Ledger) -> Any:
         if found is not None:
             ledger.took("model", short(name), source)
             return found
-        raise SpecError(
-            f"{ledger.where}: {source} {short(name)!r} is none of the models that flopcast has; give --model "
+        raise ledger.error(
+            f"{source} {short(name)!r} is none of the models that flopcast has; give --model "
             "config.json, that model's own, or --model PRESET"
         )
     family, what = known[plain]
@@ -60,11 +58,8 @@ def model_named(name: str, source: str, ledger: Ledger) -> Any:
 def _whole(name: str, shape: dict[str, Any]) -> dict[str, Any]:
     """A shape by its fields; a hybrid's layers from Megatron's letters."""
     letters = shape.pop("pattern", None)
-    if letters is not None:
-        shape["num_layers"] = len(letters)
-        shape["layer_types"] = shortest([MIXERS.get(letter, "none") for letter in letters])
-        shape["mlp_layer_types"] = shortest([MLPS.get(letter, "none") for letter in letters])
-    return {"name": _CLASS.sub("", name.rpartition("/")[2]).lower(), **shape}
+    own = {} if letters is None else blocks_of(letters)
+    return {"name": _CLASS.sub("", name.rpartition("/")[2]).lower(), **shape, **own}
 
 
 def _plain(name: str) -> str:
@@ -79,7 +74,7 @@ _WIDTHS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp
 def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) -> dict[str, Any]:
     """A scenario's sections from a recipe's settings. Raises SpecError: a model that is not known, a value that breaks
     a rule, or one that only running code knows."""
-    given, ledger, known = file.given, file.ledger, table(kind)
+    ledger, known = file.ledger, table(kind)
     keys = flat_keys(_set_only(settings, known["off"]), file, kind)
     _sequence(keys)
     recipe = read_settings(keys, file)
@@ -97,15 +92,14 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     RecipeRows.on(arguments, {"plan": plan}, experts=shape.get("num_experts") or None).read("dealt")
     training = read_training(arguments, Section("model", inner, **{"max_sequence_length": 1, **shape}))
     if training["global_batch_size"] is None:
-        raise SpecError(f"{ledger.where}: the recipe says no global batch; give --set training.global_batch_size=N")
+        raise ledger.error("the recipe says no global batch; give --set training.global_batch_size=N")
     take_chunks(plan, arguments, Section("model", inner, **{"num_mtp_layers": 0, **shape}))
-    take_fewer_layers(plan, int(shape["num_layers"]))
-    called = next((entry.value for entry in ledger.read if entry.name == "recipe"), "")
-    name, cluster = cluster_of(given, ledger, [called])
+    called = ledger.told("recipe") or ""
+    machine = Machine.of(file, [called])
     recipe.sections["plan"], recipe.sections["training"] = plan, training
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     _gpus_named(recipe, plan, unit, called)
-    gpus = gpus_of(recipe, file, shape, cluster)
+    gpus = gpus_of(recipe, file, shape, machine)
     take_replicas(plan, training, arguments, gpus)
     if training["precision"] == "fp32":
         training.assume("precision", "bf16", f"{known['called']}'s default")
@@ -115,10 +109,10 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     for field, value in recipe.sections["stack"].items():
         stack[field] = value
     arguments.leave()
-    _tell(inner, ledger, spelled)
+    argument = re.compile(r"--(?!set|gpus|model )([a-z][a-z0-9-]+)")
+    ledger.add(inner, lambda text: argument.sub(lambda found: spelled.get(found[1]) or found[1], text))
     keys.leave()
-    where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 def _set_only(settings: Mapping[str, Any], off: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -139,9 +133,8 @@ def _sequence(keys: Keys) -> None:
     names = [name for name in ("dataset.sequence_length", "dataset.seq_length") if name in keys]
     said, model = keys.raw(names[0]) if names else None, keys.raw("model.seq_length")
     if isinstance(said, int) and isinstance(model, int) and said != model:
-        raise SpecError(
-            f"{keys.ledger.where}: model.seq_length {model} is not {names[0]} {said}, which Megatron-Bridge refuses; "
-            "set both"
+        raise keys.ledger.error(
+            f"model.seq_length {model} is not {names[0]} {said}, which Megatron-Bridge refuses; set both"
         )
     if len(names) > 1:
         keys.replace("dataset.seq_length", keys.take("dataset.sequence_length")[1])
@@ -157,9 +150,7 @@ def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> lis
         if isinstance(value, (list, tuple)) and argument == "pipeline-model-parallel-layout":
             value = _layout(key, value, keys)
         several = value if isinstance(value, (list, tuple)) else ()
-        missing = next((each for each in several if isinstance(each, NotKnown)), None)
-        if missing is not None:
-            raise keys.wrong(key, f"?, line {missing.line}", "is known only to running code; write it there")
+        _check_known(key, several, keys)
         if value is not None or argument not in named:
             spelled[argument] = key
         if several:
@@ -177,12 +168,17 @@ def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> lis
     return words
 
 
+def _check_known(key: str, values: Iterable[Any], keys: Keys) -> None:
+    """Refuse a list of which only running code knows a part."""
+    for each in values:
+        if isinstance(each, NotKnown):
+            raise keys.wrong(key, f"?, line {each.line}", "is known only to running code; write it there")
+
+
 def _layout(key: str, stages: Any, keys: Keys) -> str:
     """A list of what each stage holds, [["embedding", "decoder"], ..., ["loss"]], in Megatron's letters."""
     every = [each for stage in stages for each in (stage if isinstance(stage, list) else [stage])]
-    missing = next((each for each in every if isinstance(each, NotKnown)), None)
-    if missing is not None:
-        raise keys.wrong(key, f"?, line {missing.line}", "is known only to running code; write it there")
+    _check_known(key, every, keys)
     letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
     if not all(isinstance(stage, list) and all(each in letters for each in stage) for stage in stages):
         raise keys.wrong(key, "[...]", "must list embedding, decoder, mtp and loss, stage by stage")
@@ -199,7 +195,7 @@ def _model(keys: Keys, name: str | None, known: Mapping[str, Any], ledger: Ledge
             return model_named(value, key.removesuffix(f".{CALLED}"), ledger)
     if name is not None:
         return model_named(name, "the recipe's name", ledger)
-    raise SpecError(f"{ledger.where}: the recipe names no model that its text tells; give --model PRESET")
+    raise ledger.error("the recipe names no model that its text tells; give --model PRESET")
 
 
 def _vocabulary(said: Section, keys: Keys, maker: Any, known: Mapping[str, Any], tp: int) -> None:
@@ -217,9 +213,7 @@ def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any],
     shape = whole_shape(model)
     changes = {field: value for field, value in said.items() if shape.get(field) != value}
     if "num_layers" in changes and len(shape.get("layer_types", ())) > changes["num_layers"]:
-        raise SpecError(
-            f"{ledger.where}: {changes['num_layers']} layers are fewer than the model's pattern; give --model"
-        )
+        raise ledger.error(f"{changes['num_layers']} layers are fewer than the model's pattern; give --model")
     keeps = model in known.get("further_tokens", ()) if isinstance(model, str) else False
     if "num_mtp_layers" not in said and shape.get("num_mtp_layers") and not keeps:
         changes["num_mtp_layers"] = ledger.assume("model.num_mtp_layers", 0, f"{known['called']}'s default")
@@ -259,12 +253,10 @@ def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[s
     for field, value in (("overlap_experts", False), ("async_tensor_parallel", False), ("cuda_graphs", "none")):
         stack.setdefault(field, value)
     in_fp32 = keys.flag(*known["precision"]["grads_in_fp32"])
-    width = "fp16" if training["precision"] == "fp16" else "bf16"
-    if in_fp32 is None:
-        width = "fp32" if training["precision"] != "fp16" else "fp16"
-        stack.assume("gradient_precision", width, f"{known['called']}'s default")
-    else:
-        stack.took("gradient_precision", "fp32" if in_fp32 else width, known["precision"]["grads_in_fp32"][0])
+    half = training["precision"] == "fp16"
+    said = None if in_fp32 is None else "fp32" if in_fp32 else "fp16" if half else "bf16"
+    source, usual = known["precision"]["grads_in_fp32"][0], "fp16" if half else "fp32"
+    stack.settle("gradient_precision", said, source, usual, f"{known['called']}'s default")
     keys.take(*known["precision"]["grads_overridden"])
     return stack
 
@@ -288,15 +280,3 @@ def take_adapters(training: Section, keys: Keys, known: Mapping[str, Any]) -> No
     if isinstance(targets, list) and targets:
         linears = adapted(map(str, targets), source, training, shared[rule.get("linears", "linears")])
         training.took("adapter_targets", linears, source)
-
-
-def _tell(inner: Ledger, ledger: Ledger, spelled: Mapping[str, str]) -> None:
-    """The account of the arguments as one of the settings that they stand for."""
-
-    def named(text: str) -> str:
-        return re.sub(r"--(?!set|gpus|model )([a-z][a-z0-9-]+)", lambda match: spelled.get(match[1]) or match[1], text)
-
-    for part in ("read", "defaulted", "ignored"):
-        for entry in getattr(inner, part):
-            told = LedgerEntry(named(entry.name), entry.value, named(entry.note), entry.matters)
-            getattr(ledger, part).append(told)

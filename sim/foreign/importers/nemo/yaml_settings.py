@@ -7,23 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign, cluster_of, cluster_section
-from sim.foreign.importers.huggingface.hub_models import known_model, named_model
+from sim.foreign.importers.defaults import NOT_SAID, Foreign, Machine
+from sim.foreign.importers.huggingface.hub_models import known_model, named_model, whole_shape
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.launch import gpus_of
 from sim.foreign.importers.megatron.model import read_model
-from sim.foreign.importers.megatron.plan import read_plan, take_chunks, take_fewer_layers
-from sim.foreign.importers.megatron.training import read_stack, read_training, take_replicas
+from sim.foreign.importers.megatron.plan import read_plan, read_stack, read_training, take_chunks, take_replicas
 from sim.foreign.importers.nemo.settings import model_named, named_precision, take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
-from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.settings import Settings, flat_keys, read_settings
 
 
 def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     """A scenario's sections. Raises SpecError: no model, or a value that breaks a rule."""
-    given, ledger, known = file.given, file.ledger, table(kind)
+    ledger, known = file.ledger, table(kind)
     keys = flat_keys(resolved(file.data), file, kind)
     off = [name for name in keys.names() if keys.raw(name) is False]
     arguments = _Translated(_words(keys, kind), ledger)
@@ -34,9 +32,8 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     training = _training(arguments, shape, keys)
     take_adapters(training, keys, known)
     take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
-    take_fewer_layers(plan, shape["num_layers"])
-    name, cluster = cluster_of(given, ledger)
-    gpus = gpus_of(plan, given, ledger, *_gpus(keys, known))
+    machine = Machine.of(file)
+    gpus = gpus_of(plan, file, *_gpus(keys, known))
     take_replicas(plan, training, arguments, gpus)
     stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
     for field, value in read_settings(keys, file).sections["stack"].items():
@@ -53,8 +50,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
             stack.took(field, False, switched_off)
     arguments.rest_to(keys)
     keys.leave()
-    where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:
@@ -138,7 +134,6 @@ def _argument(keys: Settings, key: str, name: str) -> list[str]:
         return []
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    # NeMo writes zero for layers that are not recomputed in blocks, which only "full" asks for.
     return [f"--{name}", str(value)]
 
 
@@ -163,8 +158,7 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
     ep = arguments.whole("expert-model-parallel-size")
     if ep is not None and ep > 1:
         plan.took("ep", ep, "expert_model_parallel_size")
-    for name in ("num-layers", "hidden-size", "num-attention-heads", "hidden-dropout", "attention-dropout"):
-        arguments.take(name)
+    arguments.has("num-layers", "hidden-size", "num-attention-heads", "hidden-dropout", "attention-dropout")
     if file.model is not None:
         return file.model
     if repository is not None:
@@ -206,6 +200,6 @@ def _training(arguments: _Translated, shape: Mapping[str, Any], keys: Settings) 
 def _gpus(keys: Settings, known: Mapping[str, Any]) -> tuple[int | None, str]:
     """(GPUs of the file's nodes, where it says so)."""
     if "nodes" not in known or known["devices"] not in keys:
-        return None, "the file does not say"
+        return NOT_SAID
     nodes, devices = keys.whole(known["nodes"]) or 1, keys.whole(known["devices"], least=-1) or 1
     return (nodes * devices, f"{known['nodes']} × {known['devices']}") if devices > 0 else (None, "all GPUs of a node")

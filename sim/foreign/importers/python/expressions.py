@@ -15,6 +15,7 @@ from typing import Any
 
 from sim.foreign.importers.keys import NotKnown
 from sim.foreign.importers.python.values import Class, Function, Imported, Made, copied, nested
+from sim.specs.framework_plans import OPERATIONS
 
 LARGEST = 10**30
 LONGEST = 10_000
@@ -24,13 +25,8 @@ WRAPPERS = {"functools.partial", "nemo_run.Config", "nemo_run.Partial", "fiddle.
 """What makes a call to be done later: its first argument is what is called."""
 COPIES = {"dataclasses.replace", "copy.copy", "copy.deepcopy"}
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.BitOr: operator.or_,
-}  # fmt: skip
-_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
+_SIGNS: dict[type, Callable[[Any, Any], Any]] = {
+    **OPERATIONS, ast.Pow: operator.pow, ast.BitOr: operator.or_,
     ast.Is: lambda left, right: _same(left, right), ast.IsNot: lambda left, right: not _same(left, right),
 }  # fmt: skip
 _NAMES = {"JoinedStr": "an f-string", "Lambda": "a lambda"}
@@ -146,7 +142,7 @@ def _attribute(base: Any, name: str, line: int) -> Any:
 
 def _reckoned(sign: ast.operator, left: Any, right: Any, line: int) -> Any:
     """Arithmetic within bounds: of numbers, and sums and repetitions of texts and lists."""
-    work, sizes = _BINARY.get(type(sign)), [len(side) for side in (left, right) if isinstance(side, (str, list, tuple))]
+    work, sizes = _SIGNS.get(type(sign)), [len(side) for side in (left, right) if isinstance(side, (str, list, tuple))]
     times = next((side for side in (left, right) if isinstance(side, int)), 1)
     formats = isinstance(sign, ast.Mod) and bool(sizes)
     if work is None or formats or (sizes and sum(sizes) * max(1, times) > LONGEST):
@@ -168,7 +164,7 @@ def _compared(left: Any, signs: Sequence[ast.cmpop], others: Sequence[ast.expr],
         if _incomparable(left, right, sign):
             raise Unknown("of comparing what another file says", line)
         try:
-            if not _COMPARED[type(sign)](left, right):
+            if not _SIGNS[type(sign)](left, right):
                 return False
         except TypeError:
             raise Unknown("of comparing what does not compare", line) from None

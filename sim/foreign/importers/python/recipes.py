@@ -34,27 +34,27 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
     if name is None:
         name = _only(_candidates(module, where, kind, fits), where, module)
     reading, scope = _read(module, where, kind)
-    value, function = scope.names.get(name), scope.names.get(name)
-    if isinstance(function, Function):
+    value = scope.names.get(name)
+    if isinstance(value, Function):
         if name not in reading.results or args or fields:
-            _check_arguments(function, fields, where)
+            _check_arguments(value, fields, where)
             try:
-                reading.follow(function, args, fields, function.node.lineno)
+                reading.follow(value, args, fields, value.node.lineno)
             except Raised as raised:
                 raise SpecError(f"{where}, line {raised.args[0]}: {name} raises an error for these arguments") from None
         value = _configuration(reading, name, fits)
     settings = settings_of(value)
     if isinstance(settings, NotKnown):
-        raise SpecError(
-            f"{where}, line {settings.line}: what {name} gives is known only to running code: {settings.why}"
-        )
+        why = f"what {name} gives is known only to running code: {settings.why}"
+        raise SpecError(f"{where}, line {settings.line}: {why}")
     if not isinstance(settings, Mapping) or not fits(settings):
-        known = _candidates(module, where, kind, fits)
-        raise SpecError(f"{where} has no recipe {short(name)!r}{nearest(name, known)}")
+        raise SpecError(f"{where} has no recipe {short(name)!r}{nearest(name, _candidates(module, where, kind, fits))}")
     for (line, what), why in reading.notes.items():
         reason, matters = reason_to_ignore(kind, what)
-        reason = reason if what in _listed(kind) else why
-        ledger.ignore(f"line {line}: {what}", "", reason, matters)
+        listed = any(
+            what in names for group in ("unpriced", "ignored") for names in table(kind).get(group, {}).values()
+        )
+        ledger.ignore(f"line {line}: {what}", "", reason if listed else why, matters)
     for called, line in reading.used:
         version = table(kind)["recipes_of"]
         ledger.assume(".".join(called.split(".")[-2:]), f"line {line}", f"what it sets, as of {version}")
@@ -88,17 +88,12 @@ def _asked(kind: str) -> set[str]:
     return {name for group in groups for name in group if name.endswith(CALLED)}
 
 
-def _listed(kind: str) -> set[str]:
-    known = table(kind)
-    return {name for group in ("unpriced", "ignored") for names in known.get(group, {}).values() for name in names}
-
-
 def _parsed(text: str, where: str) -> ast.Module:
     try:
         return ast.parse(text)
     except SyntaxError as error:
         raise SpecError(f"{where}: line {error.lineno}: {error.msg}; it is not Python") from None
-    except (RecursionError, MemoryError, ValueError):
+    except (MemoryError, ValueError):
         raise SpecError(f"{where} is nested too deeply; no recipe is") from None
 
 
@@ -124,8 +119,6 @@ def _read(module: ast.Module, where: str, kind: str) -> tuple[Reading, Scope]:
         run_statements(module.body, scope)
     except (Returned, Raised):
         reading.note(0, "the file", "stops with an error where it is read as a script")
-    except RecursionError:
-        raise SpecError(f"{where} is nested too deeply; no recipe is") from None
     return reading, scope
 
 
@@ -142,8 +135,6 @@ def _candidates(module: ast.Module, where: str, kind: str, fits: Fits) -> list[s
                 reading.follow(value, [], {}, value.node.lineno)
             except Raised:
                 continue
-            except RecursionError:
-                raise SpecError(f"{where} is nested too deeply; no recipe is") from None
         if _fits(_configuration(reading, name, fits), fits):
             found.append(name)
             callers.add(name)
@@ -172,19 +163,11 @@ def _configuration(reading: Reading, name: str, fits: Fits) -> Any:
 
 def _only(names: list[str], where: str, module: ast.Module) -> str:
     if not names:
-        elsewhere = [
-            f"{short(ast.unparse(node.func))}() on line {node.lineno}"
-            for node in ast.walk(module)
-            if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name))
-        ]
-        calls = [
-            each for each in elsewhere if each.partition("(")[0].endswith(("_recipe", "_config", "model_registry"))
-        ]
-        more = (
-            f"; other files, which are not followed, give {', '.join(calls[:3])}; import the file that has it"
-            if calls
-            else ""
-        )
+        called = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+        named = ((short(ast.unparse(node.func)), node.lineno) for node in called)
+        ends = ("_recipe", "_config", "model_registry")
+        calls = ", ".join([f"{name}() on line {line}" for name, line in named if name.endswith(ends)][:3])
+        more = f"; other files, which are not followed, give {calls}; import the file that has it" if calls else ""
         raise SpecError(f"{where} has no recipe: no function gives a configuration, and no name holds one{more}")
     if len(names) > 1:
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sim.errors import SpecError
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.recipes.rows import RecipeRows
@@ -60,7 +59,7 @@ def _stage(keys: Settings, names: Iterable[str]) -> None:
         keys.ledger.ignore(name, stage, why, matters=True)
         return
     why = known["refused"].get(word, "is no training that flopcast models")
-    raise SpecError(f"{keys.ledger.where}: {name} {short(stage)!r} {why}")
+    raise keys.ledger.error(f"{name} {short(stage)!r} {why}")
 
 
 def adapters(rows: RecipeRows) -> None:
@@ -80,11 +79,8 @@ def adapters(rows: RecipeRows) -> None:
         return
     if kind not in ("lora", "qlora"):
         rule = "trains neither all weights nor LoRA's adapters, which are what flopcast models"
-        raise SpecError(f"{ledger.where}: {name} {short(kind)!r} {rule}")
-    if rank is None:
-        training.assume("adapter_rank", roles["default_rank"], f"the default of {rank_name}")
-    else:
-        training.took("adapter_rank", rank, rank_name)
+        raise ledger.error(f"{name} {short(kind)!r} {rule}")
+    training.settle("adapter_rank", rank, rank_name, roles.get("default_rank"), f"the default of {rank_name}")
     source, default = roles["targets"][0], roles.get("default_targets")
     if not targets and not everything and default is not None:
         targets = default
@@ -123,8 +119,8 @@ def adapted(
         if not hits:
             strange.append(target)
     if not found:
-        raise SpecError(
-            f"{training.ledger.where}: {source} {short(', '.join(targets))!r} names no linear that flopcast knows; say "
+        raise training.ledger.error(
+            f"{source} {short(', '.join(targets))!r} names no linear that flopcast knows; say "
             "which: --set training.adapter_targets='[linear_qkv]'"
         )
     for each in strange:
@@ -190,15 +186,13 @@ def stored(training: Section, name: str, value: Any) -> None:
 
 def packing(rows: RecipeRows, *names: str) -> None:
     """Whether samples are packed into full sequences, or each is one of the longest allowed."""
-    keys = rows.keys
-    name = next((each for each in names if each in keys), "")
-    packed = keys.flag(*names) if names else None
-    if packed:
+    keys, name = rows.keys, next((each for each in names if each in rows.keys), "")
+    if names and keys.flag(*names):
         why = "attention is priced over whole sequences; how long the samples are: --set training.packed_length=N"
-        keys.ledger.ignore(name, packed, why, matters=True)
+        keys.ledger.ignore(name, True, why, matters=True)
     elif names:
         why = "each sample is priced as long as the longest allowed; --set training.sequence_length=N"
-        keys.ledger.ignore(name or next(iter(names)), "false" if name else "", why, matters=True)
+        keys.ledger.ignore(name or names[0], "false" if name else "", why, matters=True)
 
 
 def _checkpointing(recipe: Recipe, keys: Settings, roles: Mapping[str, Any]) -> bool | None:
@@ -232,11 +226,9 @@ def _kernels(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
     fused = {field: name for field, names in by_field.items() for name in reversed(names) if on[name]}
     compiled = next((name for name in roles.get("compile", ()) if _on(keys, name)), None)
     called = table(recipe.kind)["called"]
-    if "framework" not in stack and compiled is not None:
-        stack.took("framework", "pytorch-fsdp", f"{compiled}: transformers, compiled, as {called} runs them")
-        stack.took("compiled", True, compiled)
-    elif "framework" not in stack:
-        stack.took("framework", "pytorch", f"transformers, not compiled, as {called} runs them")
+    if "framework" not in stack:
+        how = "transformers, not compiled" if compiled is None else f"{compiled}: transformers, compiled"
+        stack.took("framework", "pytorch" if compiled is None else "pytorch-fsdp", f"{how}, as {called} runs them")
     if compiled is not None and "compiled" not in stack:
         stack.took("compiled", True, compiled)
     for field in _EAGER if compiled is None else ():

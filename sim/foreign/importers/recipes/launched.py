@@ -11,7 +11,7 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import NOT_RUN, UNKNOWN, reason_to_ignore, table
+from sim.foreign.importers.keys import NOT_RUN, UNKNOWN, put_at, reason_to_ignore, table
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.megatron.launch import started_by
 from sim.foreign.importers.shell.reader import read_script
@@ -23,8 +23,6 @@ from sim.specs.yaml12 import parse_yaml
 PROGRAMS: dict[str, list[str]] = table("launchers")["programs"]
 _DATA = (".yaml", ".yml", ".json", ".toml")
 _METHOD = re.compile(r"^(?:finetune_)?(?:lora|full|adapter)(?:_\w+)?$")
-_EXPORTED = dict.fromkeys(("swift", "llama_factory"), ("NPROC_PER_NODE", "NNODES"))
-"""Variables by which a program knows how many processes to start."""
 _NAMED = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 
 
@@ -47,13 +45,14 @@ def read_launched(kind: str, read: Callable[[Foreign], dict[str, Any]], file: Fo
     script = read_script(file.text, ledger, file.given, file.folder)
     found = [(each, at) for each in script.commands if (at := _program(kind, " ".join(each.words))) is not None]
     if not found:
-        raise SpecError(f"{ledger.where}: no command that starts the program was found; give the script that starts it")
+        raise ledger.error("no command that starts the program was found; give the script that starts it")
     started, end = next((each for each in reversed(found) if not each[0].doubt), found[-1])
     at = len(" ".join(started.words)[:end].split(" "))
     own = started.words[at:]
     behind = own.index("--") if "--" in own else len(own)
     inner = ["torchrun", *own[behind:]] if "--" in own else []  # as Axolotl starts it, or accelerate's
-    exported = [f"{name}={value}" for name in _EXPORTED.get(kind, ()) if (value := script.variable(name)) is not None]
+    names = table("launchers")["exported"].get(kind, ())
+    exported = [f"{name}={value}" for name in names if (value := script.variable(name)) is not None]
     launcher = [*started.directives, *exported, *started.environment, *started.words[:at], *inner]
     started = replace(started, words=started.words[: at + behind])
     ledger.took("command", short(MARK.sub("?", " ".join(started.words[:at]))), f"line {started.line}")
@@ -77,8 +76,8 @@ def _settings(kind: str, started: Started, at: int, files: Files, ledger: Ledger
             text = files.text(path)
             if text is None and path.rpartition("/")[2] not in known["bases"]:
                 named = short(MARK.sub("?", path))
-                raise SpecError(
-                    f"{ledger.where}: line {started.line} starts a trainer whose settings stand in {named}, which is "
+                raise ledger.error(
+                    f"line {started.line} starts a trainer whose settings stand in {named}, which is "
                     "not beside the script; import that file"
                 )
             data = dict(_parsed(text, path)) if text is not None else {"base_config": path}
@@ -87,7 +86,7 @@ def _settings(kind: str, started: Started, at: int, files: Files, ledger: Ledger
             why, matters = reason_to_ignore(kind, name)
             ledger.ignore(MARK.sub("?", name), "?", f"its value {NOT_RUN}" if matters else why, matters)
         elif name and name not in known["files"]:
-            _put(data, name.split("."), value)
+            put_at(data, name.split("."), value)
     return data
 
 
@@ -97,7 +96,7 @@ def _take_method(data: dict[str, Any], words: Sequence[str], at: int, ledger: Le
     places = [words[at - 1], *takewhile(lambda word: not word.startswith("-"), words[at:])]
     tunes, method = "pretrain" not in places[0], next((each for each in places[:2] if _METHOD.search(each)), "lora")
     if tunes and "adapter" in method:
-        raise SpecError(f"{ledger.where}: {short(method)} trains LLaMA-Adapters, which flopcast does not model")
+        raise ledger.error(f"{short(method)} trains LLaMA-Adapters, which flopcast does not model")
     if places[-1] not in (places[0], method):
         data.setdefault("checkpoint_dir" if tunes else "model_name", places[-1])
     if tunes and "lora" in method and "lora_r" not in data:
@@ -165,12 +164,3 @@ def _parsed(text: str, path: str) -> Any:
     if not isinstance(data, dict):
         raise SpecError(f"{path} holds no mapping of keys")
     return data
-
-
-def _put(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set a value below nested names."""
-    for part in parts[:-1]:
-        below = data.get(part)
-        data[part] = dict(below) if isinstance(below, dict) else {}
-        data = data[part]
-    data[parts[-1]] = value

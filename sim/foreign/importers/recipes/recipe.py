@@ -6,47 +6,48 @@ from several of them, from the model and from the number of GPUs is worked out h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import isfunction
 from math import lcm
 from typing import Any
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import (
+    NOT_SAID,
     Foreign,
+    Machine,
     assume_batch,
     assume_sequence,
-    cluster_of,
-    cluster_section,
-    deal_experts,
-    fewest_gpus,
     replicas,
     take_optimizer,
+    told_gpus,
 )
-from sim.foreign.importers.huggingface.hub_models import named_model
+from sim.foreign.importers.huggingface.hub_models import named_model, whole_shape
 from sim.foreign.importers.keys import table
+from sim.foreign.importers.recipes import finetuning, sharding, steps
+from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.foreign.importers.recipes.settings import Recipe
-from sim.specs.hardware import ClusterSpec
-from sim.specs.presets import load_preset
+from sim.foreign.importers.recipes.settings import Recipe, flat_keys, new_recipe, take_settings
 
 
 def scenario_of(rows: RecipeRows) -> dict[str, Any]:
     """A scenario's sections from a recipe: the model, the GPUs, replicas, batch; the framework's defaults for the rest.
     Raises SpecError: no model, or numbers that do not go together."""
     recipe, file = rows.recipe, rows.file
-    given, ledger, known = file.given, file.ledger, table(recipe.kind)
+    ledger, known = file.ledger, table(recipe.kind)
     plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
     model = _model(recipe, file)
     shape = whole_shape(model)
     if isinstance(model, str) and shape.get("num_mtp_layers"):
         none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
         model = {"preset": model, "num_mtp_layers": none}
-    name, cluster = cluster_of(given, ledger)
+    machine = Machine.of(file)
     defaults = known.get("defaults", {})
     for path, (value, source) in defaults.items():
         recipe.default(path, value, f"{known['called']}'s default: {source} ({known['version']})")
-    gpus = gpus_of(recipe, file, shape, cluster)
-    _deal(recipe, gpus, shape, cluster)
+    gpus = gpus_of(recipe, file, shape, machine)
+    _deal(recipe, gpus, shape, machine)
     if "sequence_length" not in training:
         assume_sequence(training, shape)
     rows.known |= {each: known.get(each) for each in ("called", "at_once", "least_batch")}
@@ -55,8 +56,7 @@ def scenario_of(rows: RecipeRows) -> dict[str, Any]:
         rows.follow(table("run")[group])
     recipe.put("stack.framework", known["framework"], "the file's kind")
     recipe.default("stack.version", "latest", "another by --set stack.version=DATE")
-    where = cluster_section(name, cluster, gpus, given, ledger)
-    return {"model": model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 
 
 def _model(recipe: Recipe, file: Foreign) -> Any:
@@ -76,35 +76,27 @@ def _model(recipe: Recipe, file: Foreign) -> Any:
     return named_model(found, recipe.sources["model"], file, by_letters=known.get("by_letters", False))
 
 
-def whole_shape(model: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A section `model` with the fields of its preset, if it has one."""
-    if isinstance(model, str):
-        return load_preset("models", model)
-    preset = model.get("preset")
-    own = {name: value for name, value in model.items() if name != "preset"}
-    return {**(load_preset("models", preset) if preset else {}), **own}
-
-
-def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], cluster: ClusterSpec) -> int:
+def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], machine: Machine) -> int:
     """GPUs: the caller's; what the file says; the product of its degrees; what holds the model."""
-    run, plan, ledger = recipe.run, recipe.sections["plan"], file.ledger
+    run, plan, sources = recipe.run, recipe.sections["plan"], recipe.sources
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1) * run.get("replicated", 1)
-    if file.given.gpus is not None:
-        return int(ledger.took("GPUs", file.given.gpus, "--gpus"))
-    if file.started is not None:
-        return int(ledger.took("GPUs", *file.started))
-    if recipe.says("gpus"):
-        return int(ledger.took("GPUs", run["gpus"], recipe.sources["gpus"]))
-    if recipe.says("nodes", "gpus_per_node") and run["gpus_per_node"] > 0:
-        source = " × ".join(recipe.sources.get(each, "default") for each in ("nodes", "gpus_per_node"))
-        return int(ledger.took("GPUs", run["nodes"] * run["gpus_per_node"], source))
-    if "nodes" in recipe.sources:
-        each = cluster.node.gpus_per_node
-        return int(ledger.took("GPUs", run["nodes"] * each, f"{recipe.sources['nodes']} of {each} GPUs"))
-    if run.get("sharded", -1) > 0:
-        return int(ledger.took("GPUs", unit * run["sharded"], "the product of all degrees"))
+    nodes, each, sharded = run.get("nodes", 0), run.get("gpus_per_node", 0), run.get("sharded", -1)
+    own = machine.cluster.node.gpus_per_node
+    told = told_gpus(
+        file,
+        file.started or NOT_SAID,
+        (run.get("gpus"), sources.get("gpus", "")),
+        (
+            nodes * each if nodes and each > 0 else None,
+            " × ".join(sources.get(name, "default") for name in ("nodes", "gpus_per_node")),
+        ),
+        (nodes * own if "nodes" in sources else None, f"{sources.get('nodes')} of {own} GPUs"),
+        (unit * sharded if sharded > 0 else None, "the product of all degrees"),
+    )
+    if told is not None:
+        return told
     unit = plan.get("pp", 1) * lcm(unit // plan.get("pp", 1), plan.get("ep", 1))
-    gpus = fewest_gpus(shape, cluster, ledger, unit, frozen=bool(recipe.sections["training"].get("adapter_rank")))
+    gpus = machine.fewest_gpus(shape, unit, frozen=bool(recipe.sections["training"].get("adapter_rank")))
     return _dividing(recipe, gpus, unit)
 
 
@@ -119,7 +111,7 @@ def _dividing(recipe: Recipe, gpus: int, unit: int) -> int:
     return fewer
 
 
-def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], cluster: ClusterSpec) -> None:
+def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], machine: Machine) -> None:
     """Replicas, the groups that shard, and experts over GPUs."""
     run, plan = recipe.run, recipe.sections["plan"]
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1)
@@ -127,17 +119,17 @@ def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], cluster: ClusterSpec
     plan.took("dp", dp, "GPUs over tp · pp · cp")
     copies = dp * plan.get("cp", 1)
     groups = run.get("replicated", 1)
-    if 0 < run.get("sharded", -1) < dp and not recipe.says("replicated"):
+    if 0 < run.get("sharded", -1) < dp and "replicated" not in run:
         groups = dp // run["sharded"]  # context parallelism's ranks shard with those of its replicas
     if groups > 1 and plan.get("zero_stage", 0) and groups < copies:
         if copies % groups:
-            raise SpecError(f"{plan.ledger.where}: {groups} replicated groups do not divide dp · cp = {copies}")
+            raise plan.ledger.error(f"{groups} replicated groups do not divide dp · cp = {copies}")
         source = recipe.sources.get("replicated", recipe.sources.get("sharded", ""))
         plan.took("sharding_group", copies // groups, source)
     elif groups == copies > 1:
         plan.took("zero_stage", 0, f"{recipe.sources.get('replicated', '')}: nothing is sharded")
     if "ep" not in plan and unit == 1:
-        deal_experts(plan, shape, cluster, gpus)
+        machine.deal_experts(plan, shape, gpus)
 
 
 def fit(rows: RecipeRows) -> None:
@@ -161,3 +153,30 @@ def optimizer(rows: RecipeRows) -> None:
     name = rows.recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
     source = rows.recipe.sources.get("optimizer", f"{name}, the default")
     take_optimizer(rows.recipe.sections["training"], name or None, source)
+
+
+STEPS: dict[str, Callable[..., None]] = {
+    name: function
+    for module in (steps, finetuning, sharding)
+    for name, function in vars(module).items()
+    if isfunction(function) and function.__module__ == module.__name__
+} | {each.__name__: each for each in (fit, usual_batch, optimizer)}
+"""What rows call by `step`."""
+
+
+def read_recipe_of(kind: str, file: Foreign) -> dict[str, Any]:
+    """A scenario's sections. Raises SpecError: what the kind's table refuses, or values that go not together."""
+    known = table(kind)
+    if "off" in known:  # names with dashes, and degrees of zero, which are none
+        plain = {str(key).replace("-", "_"): value for key, value in file.data.items()}
+        said = {key: value for key, value in plain.items() if key not in known["off"] or value not in (0, -1)}
+        file = replace(file, data=said)
+    keys = flat_keys(resolved(file.data), file, kind)
+    rows = RecipeRows(keys, new_recipe(kind, file), file, STEPS)
+    rows.follow(known.get("checks", ()))
+    take_settings(rows.recipe, keys, known["settings"])
+    rows.follow(known.get("rows", ()))
+    rows.sections = scenario_of(rows)
+    keys.leave()
+    rows.follow(known.get("after", ()))
+    return rows.sections

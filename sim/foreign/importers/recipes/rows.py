@@ -14,7 +14,7 @@ ignore, mention : left out, with value and reason; the latter changes no step's 
 drop : fields that do not count after all. leave : note what nobody took of keys below these.
 refuse : what is wrong. settings, read : another group of the table's, of settings or rows.
 repeat : layers that run again, of so many `layers`. flush : after so many sequences of a replica a pipeline drains.
-step : functions of `kinds.STEPS`, with their arguments.
+step : functions of `recipe.STEPS`, with their arguments.
 """
 
 from __future__ import annotations

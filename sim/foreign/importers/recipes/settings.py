@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
-from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign
-from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, flat, reason_to_ignore, table
+from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, flat, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.sources import DEEPEST
 from sim.specs.base import Spec
@@ -51,10 +50,6 @@ class Recipe:
     run: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
-    def says(self, *facts: str) -> bool:
-        """Whether all of these facts of the run are told."""
-        return all(fact in self.run for fact in facts)
-
     def put(self, path: str, value: Any, source: str) -> None:
         """Set a field, or a fact of the run, by its dotted name, unless it is set or there is nothing to set."""
         section, _, name = path.partition(".")
@@ -85,27 +80,19 @@ class Settings(Keys):
             return None if value is None else _FLAGS[word]
         raise self.wrong(key, value, "must be true or false")
 
-    def take_rest(self) -> list[tuple[str, Any]]:
-        """(key, value) of all that nobody took, which is taken."""
-        left = list(self._data.items())
-        self._data.clear()
-        return left
-
-    def leave(self) -> None:
-        """Note everything that nobody took; of settings that are not priced those that are off change nothing. Raises
+    def reason(self, key: str, value: Any = None) -> tuple[str, bool]:
+        """Why a key is left out, and whether it matters for speed, which a setting that is off does not. Raises
         SpecError: a degree of parallelism under a name that is not known: without it the plan would be another one."""
-        for name, value in self._data.items():
-            why, matters = reason_to_ignore(self.kind, f"{self.label}{name}", self._asked)
-            unknown = why.startswith(UNKNOWN_KEY)
-            if unknown and _DEGREE.search(name) and re.fullmatch(r"0*([2-9]|[1-9]\d+)", str(value)):
-                called = table(self.kind).get("called", self.kind)
-                raise SpecError(
-                    f"{self.ledger.where}: {name} = {short(value)} splits work over GPUs, and {called} has no such "
-                    "key; take it out and say the degree by --set plan.tp=N (or cp, pp, ep)"
-                )
-            off = value is False and not unknown and name not in table(self.kind).get("usually_on", ())
-            self.ledger.ignore(f"{self.label}{name}", value, why, matters and not off)
-        self._data.clear()
+        why, matters = super().reason(key)
+        unknown = why.startswith(UNKNOWN_KEY)
+        if unknown and _DEGREE.search(key) and re.fullmatch(r"0*([2-9]|[1-9]\d+)", str(value)):
+            called = table(self.kind).get("called", self.kind)
+            raise self.ledger.error(
+                f"{key} = {short(value)} splits work over GPUs, and {called} has no such key; take it out and say the "
+                "degree by --set plan.tp=N (or cp, pp, ep)"
+            )
+        off = value is False and not unknown and key not in table(self.kind).get("usually_on", ())
+        return why, matters and not off
 
     def _whole(self, value: Any) -> Any:
         if isinstance(value, str) and re.fullmatch(r"-?\d{1,16}(_\d{1,16}){0,5}", value) and len(value) < 24:

@@ -17,11 +17,6 @@ _NODE = 8
 _FSDP = "fsdp_config"
 
 
-def _strategies() -> dict[str, tuple[int, bool]]:
-    """FSDP's strategies by name and number -> ZeRO stage, and whether gathered weights are dropped after a forward."""
-    return {word: (int(stage), bool(drops)) for word, (stage, drops) in table("fsdp")["strategies"].items()}
-
-
 def deepspeed(rows: RecipeRows, *names: str) -> bool:
     """What a DeepSpeed configuration says of sharding; whether there is one.
 
@@ -41,9 +36,9 @@ def deepspeed(rows: RecipeRows, *names: str) -> bool:
     assert name is not None
     said = keys.text(name) or ""
     path = beside(said, file.folder)
-    if path is not None and not path.is_file():
-        path = beside(path.name, file.folder)
-    if path is not None and path.is_file():
+    if path is None and not said.startswith(("/", "~")) and ".." not in said:
+        path = beside(said.rpartition("/")[2], file.folder)
+    if path is not None:
         data = parse_json(text_of(path), str(path))
         inside = Keys(dict(flat(data)) if isinstance(data, Mapping) else {}, file.ledger, "deepspeed", f"{path.name}: ")
         _zero(recipe, inside.below("zero_optimization"), f"{path.name}: zero_optimization")
@@ -81,22 +76,21 @@ def fsdp(rows: RecipeRows, recomputed: bool | None = None) -> bool:
     _, words = keys.take("fsdp")
     words = words if isinstance(words, list) else str(words or "").split()
     for word in words:
-        if str(word).lower() not in (*_strategies(), "auto_wrap", "offload"):
+        if str(word).lower() not in (*table("fsdp")["strategies"], "auto_wrap", "offload"):
             keys.ledger.ignore("fsdp", word, "a setting of FSDP that is not known", matters=True)
     inner = keys.below(_FSDP)
     there = bool(words) or bool(inner.names()) or "fsdp_version" in keys
     keys.take("fsdp_version")
-    strategy = _strategy(words, inner)
     if not there:
         return False
-    plan, stage = recipe.sections["plan"], _shard(recipe, *strategy)
+    plan, stage = recipe.sections["plan"], _shard(recipe, inner, *_strategy(words, inner))
     offload = inner.flag("fsdp_offload_params", "offload_params") or "offload" in words
     if offload:
         plan.took("optimizer_offload", 1.0, "FSDP's offload of parameters, priced as that of the optimizer's state")
     again = inner.flag("fsdp_activation_checkpointing", "activation_checkpointing")
     if again and not recomputed:
         recipe.sections["plan"].took("recompute", "full", "fsdp_config: activation_checkpointing")
-    for key, value in inner.take_rest():
+    for key, value in inner.rest().items():
         matters = key.removeprefix("fsdp_") in table("fsdp")["paced"] and value not in (False, None, "NO_PREFETCH")
         why = "when FSDP gathers, and in which precision, is the stack's; see stack.*"
         if not matters:
@@ -105,42 +99,36 @@ def fsdp(rows: RecipeRows, recomputed: bool | None = None) -> bool:
     return bool(stage)
 
 
-def _strategy(words: list[Any], inner: Settings) -> tuple[str, str]:
+def _strategy(words: list[Any], inner: Settings) -> tuple[str, Any]:
     """(where it stands, the strategy's word): FSDP's full shard where nothing is said."""
     key, said = inner.take("fsdp_sharding_strategy", "sharding_strategy")
     other, reshard = inner.take("fsdp_reshard_after_forward", "reshard_after_forward")
     if said is not None and (reshard is None or str(said).lower() != "full_shard"):
-        key, value = f"{_FSDP}.{key}", said
-    elif reshard is not None:
-        key, value = f"{_FSDP}.{other}", reshard
-    else:
-        named = [str(word).lower() for word in words if str(word).lower() in _strategies()]
-        key, value = "fsdp", named[0] if named else "full_shard"
-    word = str(value).lower()
-    if word not in _strategies():
-        raise inner.wrong(key, value, f"must be one of {', '.join(_strategies())}")
-    return key, word
+        return f"{_FSDP}.{key}", said
+    if reshard is not None:
+        return f"{_FSDP}.{other}", reshard
+    named = (word for word in words if str(word).lower() in table("fsdp")["strategies"])
+    return "fsdp", next(named, "full_shard")
 
 
 def strategy(rows: RecipeRows, name: str) -> None:
     """Composer's and OLMo's sharding_strategy of FSDP; without FSDP's section every GPU holds the whole model."""
-    recipe, keys = rows.recipe, rows.keys
-    section = name.partition(".")[0]
+    recipe, keys, section = rows.recipe, rows.keys, name.partition(".")[0]
     said = keys.text(name)
-    if said is None and not any(key.startswith(f"{section}.") for key in keys.names()):
-        recipe.default("plan.zero_stage", 0, f"no {section}: every GPU holds the whole model")
-        return
-    if said is None:
+    if said is not None:
+        _shard(recipe, keys, name, said)
+    elif any(key.startswith(f"{section}.") for key in keys.names()):
         recipe.default("plan.zero_stage", 3, f"FSDP's without {name}")
-        return
-    if said.lower() not in _strategies():
-        raise keys.wrong(name, said, f"must be one of {', '.join(_strategies())}")
-    _shard(recipe, name, said.lower())
+    else:
+        recipe.default("plan.zero_stage", 0, f"no {section}: every GPU holds the whole model")
 
 
-def _shard(recipe: Recipe, source: str, word: str) -> int:
-    """What a strategy's word says of the plan; its ZeRO stage."""
-    stage, reshard = _strategies()[word]
+def _shard(recipe: Recipe, keys: Keys, source: str, said: Any) -> int:
+    """What a strategy's word says of the plan; its ZeRO stage. Raises SpecError: no strategy of FSDP's."""
+    word, known = str(said).lower(), table("fsdp")["strategies"]
+    if word not in known:
+        raise keys.wrong(source, said, f"must be one of {', '.join(known)}")
+    stage, reshard = int(known[word][0]), known[word][1]
     recipe.put("plan.zero_stage", stage, source)
     if not reshard:
         recipe.put("plan.reshard_after_forward", False, f"{source}: gathered weights stay until the backward")

@@ -8,12 +8,11 @@ from math import prod
 from typing import Any
 
 from sim.foreign.importers.huggingface.config import read_model
-from sim.foreign.importers.huggingface.hub_models import known_model
+from sim.foreign.importers.huggingface.hub_models import known_model, whole_shape
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.pipeline_layouts import layout_of
+from sim.foreign.importers.pipeline_layouts import layers_of_ranks, layout_of
 from sim.foreign.importers.recipes.finetuning import adapted, stored
-from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.rows import RecipeRows
 
 
@@ -220,14 +219,11 @@ def ends_of_pipeline(rows: RecipeRows) -> None:
     """Layers of the first and the last pipeline stage, where they differ from those between."""
     name, plan = f"{_ACTOR}megatron.override_transformer_config.num_layers_in_", rows.plan
     first, last = (rows.keys.whole(f"{name}{end}_pipeline_stage") for end in ("first", "last"))
-    model = rows.file.model
-    found = model if model is not None else known_model(rows.recipe.run.get("model", ""))
+    found = rows.file.model or known_model(rows.recipe.run.get("model", ""))
     stages = plan.get("pp", 1) * plan.get("num_chunks", 1)
     if (first, last) == (None, None) or found is None or stages < 3:
         return
-    inner = stages - (first is not None) - (last is not None)
-    left = whole_shape(found)["num_layers"] - (first or 0) - (last or 0)
-    if left % inner:
-        raise rows.refused(f"{left} layers cannot be dealt to {inner} stages; see {name}first_pipeline_stage")
-    layers = [left // inner if end is None else end for end in (first, *[None] * (stages - 2), last)]
+    layers = layers_of_ranks(number := whole_shape(found)["num_layers"], stages, first, last)
+    if layers is None:
+        raise rows.refused(f"{number} layers cannot be dealt to {stages} stages; see {name}first_pipeline_stage")
     plan.took("pipeline_layout", layout_of(layers), f"{name}first_pipeline_stage and last")

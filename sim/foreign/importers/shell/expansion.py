@@ -7,7 +7,6 @@ not known: `${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${@:2}`.
 from __future__ import annotations
 
 import ast
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.shell.tree import HOLE, MARK, Kind, Unknowns, nodes_of, text_of, words_of
+from sim.specs.framework_plans import OPERATIONS
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -42,10 +42,8 @@ def _power(a: int, b: int) -> int:
 
 
 _SIGNS: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: _quotient, ast.Pow: _power,
-    ast.Mod: lambda a, b: a - b * _quotient(a, b), ast.LShift: lambda a, b: a * _power(2, b),
-    ast.RShift: lambda a, b: a // _power(2, b), ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
-    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    **OPERATIONS, ast.Div: _quotient, ast.Pow: _power, ast.Mod: lambda a, b: a - b * _quotient(a, b),
+    ast.LShift: lambda a, b: a * _power(2, b), ast.RShift: lambda a, b: a // _power(2, b),
 }  # fmt: skip
 
 
@@ -60,7 +58,7 @@ def reckon(text: str, value_of: Callable[[str], int]) -> int:
     python = re.sub(r"!(?!=)", "~", python)  # binds as closely
     try:
         return _value(ast.parse(python.strip(), mode="eval").body, value_of)
-    except (SyntaxError, ZeroDivisionError, MemoryError, KeyError):
+    except (SyntaxError, ZeroDivisionError, MemoryError, KeyError, TypeError):
         raise _Unreadable from None
 
 

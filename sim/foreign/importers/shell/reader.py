@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.errors import SpecError
 from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.ledger import Ledger, short
@@ -138,7 +137,7 @@ class Reader:
     def _one(self, node: Node) -> bool | None:
         self.script.read += 1
         if self.script.read > MOST_COMMANDS:
-            raise SpecError(f"{self.ledger.where}: more than {MOST_COMMANDS:,} commands; no launch script has so many")
+            raise self.ledger.error(f"more than {MOST_COMMANDS:,} commands; no launch script has so many")
         self.values.line = self.line or line_of(node)
         match node.type:
             case "list":
@@ -259,7 +258,8 @@ class Reader:
             outcomes.append(values.variables)
         self.doubt, values.variables = doubt, {}
         changed = values.merge(outcomes, kind, line, because)
-        if changed or any(_trains(each.words) for each in self.script.commands[started:]):
+        words = (word for each in self.script.commands[started:] for word in each.words)
+        if changed or any("--num-layers" in word or "--hidden-size" in word for word in words):
             what = f"may set {', '.join(changed[:4])}{' …' * (len(changed) > 4)}" if changed else "may start a training"
             waits = values.unknowns.listed(because)
             head, why = _HEADS.get(kind, _HEADS["condition"])
@@ -508,7 +508,3 @@ def _continued(node: Node, word: Node) -> bool:
     """Whether a backslash joins the line before this word to it."""
     lines = (node.text or b"")[: word.start_byte - node.start_byte].rstrip(b" \t").split(b"\n")
     return len(lines) > 1 and lines[-2].endswith(b"\\")
-
-
-def _trains(words: Sequence[str]) -> bool:
-    return any("--num-layers" in word or "--hidden-size" in word for word in words)

@@ -12,23 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sim.errors import SpecError
-from sim.foreign.importers.keys import UNKNOWN, Arguments
+from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.shell.expansion import Values
-from sim.foreign.importers.sources import text_of
+from sim.foreign.importers.sources import beside, text_of
 
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _SHORT = re.compile(r"-([NnG])(\d+)")
-_SET = {
-    "SLURM_NNODES": ("nodes", "N"),
-    "SLURM_JOB_NUM_NODES": ("nodes", "N"),
-    "SLURM_NTASKS": ("ntasks", "n"),
-    "SLURM_NPROCS": ("ntasks", "n"),
-    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
-    "SLURM_GPUS_ON_NODE": ("gpus-per-node", "gres"),
-    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
-}
-"""Variable -> options that say its value."""
 
 
 def directives_of(text: str) -> list[str]:
@@ -44,7 +34,7 @@ def directives_of(text: str) -> list[str]:
 def environment_of(directives: Sequence[str]) -> dict[str, str]:
     """Variables that Slurm sets for a script with these directives."""
     found = {}
-    for name, options in _SET.items():
+    for name, options in table("launchers")["slurm"].items():
         number = count(Arguments(directives, Ledger("")).text(*options))
         if number is not None:
             found[name] = str(number)
@@ -82,7 +72,7 @@ class Files:
         SpecError: more files than any launch script names."""
         if name in self.written:
             return self.written[name]
-        path = self._beside(name)
+        path = beside(name, self.folder)
         if path is None:
             return None
         self.opened += 1
@@ -91,17 +81,6 @@ class Files:
         try:
             return text_of(path)
         except SpecError:
-            return None
-
-    def _beside(self, name: str) -> Path | None:
-        """The file of this name, if it lies in the folder or below, whatever links lead there."""
-        if self.folder is None or UNKNOWN in name or len(name) > 500 or name.startswith(("/", "~")):
-            return None
-        try:
-            home = self.folder.resolve()
-            path = (home / name).resolve()
-            return path if path.is_relative_to(home) and path.is_file() else None
-        except (OSError, ValueError, RuntimeError):
             return None
 
     def note(self, fields: Sequence[str], document: str | None, target: str) -> None:

@@ -10,25 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import (
-    Foreign,
-    cluster_of,
-    cluster_section,
-    fewest_gpus,
-    replicas,
-    take_optimizer,
-)
+from sim.foreign.importers.defaults import NOT_SAID, Foreign, Machine, replicas, take_optimizer, told_gpus
+from sim.foreign.importers.huggingface.hub_models import whole_shape
 from sim.foreign.importers.keys import Keys, NotKnown, flat, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
 from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import targets
-from sim.foreign.importers.recipes.recipe import whole_shape
 from sim.foreign.importers.recipes.rows import RecipeRows
 from sim.foreign.importers.recipes.settings import Recipe
 from sim.foreign.importers.sources import DEEPEST
 from sim.foreign.importers.torchtitan.model import DEFAULT, KIND, converted, read_flavor, take_pipeline
-from sim.specs.hardware import ClusterSpec
 
 _MARK = re.compile(r"^\s*(?:from|import)\s+(?:torchtitan|\.+)[\w.]*\s", re.MULTILINE)
 
@@ -48,7 +40,7 @@ def settings_in_python(file: Foreign) -> dict[str, Any]:
         data["model"] = _model(spec, name, file)
     elif file.model is None and "model" not in data:
         why = f"line {spec.line}: {spec.why}" if isinstance(spec, NotKnown) else f"{name} sets none"
-        raise SpecError(f"{file.ledger.where}: the model is not told ({why}); give --model PRESET")
+        raise file.ledger.error(f"the model is not told ({why}); give --model PRESET")
     data["activation_checkpoint"] = _recomputation(settings, file)
     loss = data.pop("loss", None)
     if isinstance(loss, Mapping) and loss.get(CALLED) == "ChunkedLossWrapper":
@@ -110,9 +102,7 @@ def _name(spec: Mapping[str, Any], recipe: str, file: Foreign) -> str:
             return str(part)
     found = [name for name in known if recipe.startswith(name) or f"_{name}" in recipe]
     if not found:
-        raise SpecError(
-            f"{file.ledger.where}: another file says whose flavor {short(spec.get('0'))!r} is; give --model PRESET"
-        )
+        raise file.ledger.error(f"another file says whose flavor {short(spec.get('0'))!r} is; give --model PRESET")
     return str(max(found, key=len))
 
 
@@ -126,8 +116,8 @@ def _recomputation(settings: Mapping[str, Any], file: Foreign) -> Any:
     maker = str(said.get(CALLED, ""))
     mode = table(KIND)["recomputes"].get(maker)
     if mode is None:
-        raise SpecError(
-            f"{file.ledger.where}: activation_checkpoint {short(maker)!r} is none of "
+        raise file.ledger.error(
+            f"activation_checkpoint {short(maker)!r} is none of "
             f"{', '.join(table(KIND)['recomputes'])}; give --set plan.recompute=MODE after making it one of them"
         )
     return {"mode": mode, **{key: value for key, value in said.items() if key != CALLED}}
@@ -155,19 +145,19 @@ def is_torchtitan(data: Any) -> bool:
 def read_torchtitan(file: Foreign) -> dict[str, Any]:
     """A scenario's sections. Raises SpecError: a model or a schedule that flopcast does not know, or a value that
     breaks a rule."""
-    given, ledger = file.given, file.ledger
+    ledger = file.ledger
     keys = _dotted(file.data if file.data is not None else settings_in_python(file), ledger)
     model: Any = file.model if file.model is not None else read_flavor(keys)
     model = _further_tokens(model, keys, ledger)
     shape = whole_shape(model)
-    name, cluster = cluster_of(given, ledger)
+    machine = Machine.of(file)
     plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
     sections = {"plan": plan, "training": training, "stack": Section("stack", ledger)}
     rows = RecipeRows(keys, Recipe(KIND, sections), file, STEPS)
     rows.known["mixture"] = bool(shape.get("num_experts"))
     rows.read("degrees")
     rows.read("experts")
-    gpus = _gpus(rows, shape, cluster)
+    gpus = _gpus(rows, shape, machine)
     unit = plan["tp"] * plan["cp"] * plan["pp"]
     plan.took("dp", replicas(gpus, unit, ledger, "tp · cp · pp"), "GPUs over tp · cp · pp")
     rows.read("replicas")
@@ -182,7 +172,7 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     for prefix in ("model.adapters", "model", "training", "parallelism", "activation_checkpoint", "experimental"):
         keys.below(prefix).leave()
     keys.leave()
-    return {"model": model, "cluster": cluster_section(name, cluster, gpus, given, ledger), **sections}
+    return {"model": model, "cluster": machine.section(gpus), **sections}
 
 
 def _dotted(data: Mapping[str, Any], ledger: Ledger) -> Keys:
@@ -207,21 +197,15 @@ def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
     return section
 
 
-def _gpus(rows: RecipeRows, shape: dict[str, Any], cluster: ClusterSpec) -> int:
+def _gpus(rows: RecipeRows, shape: dict[str, Any], machine: Machine) -> int:
     plan, file, replicated, sharded = rows.plan, rows.file, rows.known["replicated"], rows.known["sharded"]
-    ledger, given = plan.ledger, file.given
     unit = plan["tp"] * plan["cp"] * plan["pp"] * replicated
     if sharded > 0:
-        if given.gpus not in (None, unit * sharded):
-            raise SpecError(
-                f"{ledger.where}: its degrees make {unit * sharded:,} GPUs, not {given.gpus:,}; leave --gpus out"
-            )
-        return int(ledger.took("GPUs", unit * sharded, "the product of all degrees"))
-    if given.gpus is not None:
-        return int(ledger.took("GPUs", given.gpus, "--gpus"))
-    if file.started is not None:
-        return int(ledger.took("GPUs", *file.started))
-    return fewest_gpus(shape, cluster, ledger, unit)
+        if file.given.gpus not in (None, unit * sharded):
+            why = f"its degrees make {unit * sharded:,} GPUs, not {file.given.gpus:,}; leave --gpus out"
+            raise file.ledger.error(why)
+        return int(file.ledger.took("GPUs", unit * sharded, "the product of all degrees"))
+    return told_gpus(file, file.started or NOT_SAID) or machine.fewest_gpus(shape, unit)
 
 
 def compiled_parts(rows: RecipeRows) -> None:

@@ -19,7 +19,7 @@ def read_flavor(keys: Keys) -> Any:
     known."""
     name, flavor, ledger = keys.text("model.name"), keys.text("model.flavor"), keys.ledger
     if name is None or flavor is None:
-        raise SpecError(f"{ledger.where}: model.name and model.flavor say which model it is; give --model instead")
+        raise ledger.error("model.name and model.flavor say which model it is; give --model instead")
     model = flavor_of(name, flavor, ledger)
     towers = table(KIND)["towers"]
     if not {_plain(name), f"{_plain(name)} {flavor}"}.isdisjoint(towers):
@@ -29,15 +29,15 @@ def read_flavor(keys: Keys) -> Any:
 
 def flavor_of(name: str, flavor: str, ledger: Ledger) -> Any:
     """A preset, or a shape."""
-    where, known = ledger.where, table(KIND)["flavors"]
+    known = table(KIND)["flavors"]
     if _plain(name) in table(KIND)["no_decoders"]:
-        raise SpecError(f"{where}: model {short(name)!r} is no decoder of text; flopcast models none other")
+        raise ledger.error(f"model {short(name)!r} is no decoder of text; flopcast models none other")
     flavors = {each.lower(): what for each, what in known.get(_plain(name), {}).items() if each != "all"}
     found = flavors.get(flavor.lower())
     if found is None:
         hint = nearest(flavor, flavors) if flavors else nearest(name, known)
-        raise SpecError(
-            f"{where}: the file does not describe model {short(f'{name} {flavor}')!r}, and no preset has that "
+        raise ledger.error(
+            f"the file does not describe model {short(f'{name} {flavor}')!r}, and no preset has that "
             f"name; give --model PRESET or --model config.json{hint}"
         )
     source = f"model.name {short(name)} and model.flavor {short(flavor)}"
@@ -72,12 +72,9 @@ def take_pipeline(plan: Section, local: int, keys: Keys, shape: dict[str, Any]) 
     )
     known = table(KIND)["schedules"].get((name or "1F1B").lower())
     if known is None:
-        raise SpecError(f"{plan.ledger.where}: pipeline_parallel_schedule {short(name)!r} is not modelled")
+        raise plan.ledger.error(f"pipeline_parallel_schedule {short(name)!r} is not modelled")
     schedule, chunks = known
-    if name is None:
-        plan.assume("schedule", schedule, DEFAULT)
-    else:
-        plan.took("schedule", schedule, f"pipeline_parallel_schedule {name}")
+    plan.settle("schedule", name and schedule, f"pipeline_parallel_schedule {name}", schedule, DEFAULT)
     chunks = _layout(plan, keys, shape, chunks)
     if chunks > 1:
         plan.took("num_chunks", chunks, "stages a rank of this schedule")
@@ -85,7 +82,7 @@ def take_pipeline(plan: Section, local: int, keys: Keys, shape: dict[str, Any]) 
         of_micro = max(1, local // number)
     size = plan.settle("microbatch_size", of_micro, "micro-batches of the pipeline", 1, DEFAULT)
     if local % size:
-        raise SpecError(f"{plan.ledger.where}: local_batch_size {local} is no multiple of the micro-batch {size}")
+        raise plan.ledger.error(f"local_batch_size {local} is no multiple of the micro-batch {size}")
 
 
 def _layout(plan: Section, keys: Keys, shape: dict[str, Any], chunks: int) -> int:
@@ -95,7 +92,7 @@ def _layout(plan: Section, keys: Keys, shape: dict[str, Any], chunks: int) -> in
     what does not divide goes to the first stages (torchtitan/distributed/pipeline_parallel.py,
     generate_llm_fqn_per_model_part).
     """
-    pp, layers, where = int(plan["pp"]), int(shape["num_layers"]), plan.ledger.where
+    pp, layers = int(plan["pp"]), int(shape["num_layers"])
     first = keys.whole("parallelism.pipeline_parallel_first_stage_less_layers", least=0)
     last = keys.whole("parallelism.pipeline_parallel_last_stage_less_layers", least=0)
     key, parts = keys.take("parallelism.module_fqns_per_model_part")
@@ -106,7 +103,7 @@ def _layout(plan: Section, keys: Keys, shape: dict[str, Any], chunks: int) -> in
         counts = _points(points, layers, keys.wrong(key, points, "must name layers of growing numbers, as layers.8"))
     if counts is not None:
         if len(counts) % pp:
-            raise SpecError(f"{where}: {key} has {len(counts)} stages, no multiple of the {pp} pipeline ranks")
+            raise plan.ledger.error(f"{key} has {len(counts)} stages, no multiple of the {pp} pipeline ranks")
         plan.took("pipeline_layout", layout_of(counts), key.rpartition(".")[2])
         return len(counts) // pp
     before, behind = (1 if less is None else less for less in (first, last))
@@ -117,17 +114,14 @@ def _layout(plan: Section, keys: Keys, shape: dict[str, Any], chunks: int) -> in
     stages = [share + (stage < rest) for stage in range(pp * chunks)]
     stages[0], stages[-1] = stages[0] - before, stages[-1] - behind
     if min(stages) < 0:
-        raise SpecError(
-            f"{where}: {layers} layers on {pp * chunks} stages leave the first or the last less than its "
+        raise plan.ledger.error(
+            f"{layers} layers on {pp * chunks} stages leave the first or the last less than its "
             "pipeline_parallel_first_stage_less_layers or pipeline_parallel_last_stage_less_layers"
         )
     if len(set(stages)) > 1:
-        source = "first_stage_less_layers and last_stage_less_layers"
-        said = layout_of(stages)
-        if first is None and last is None:
-            plan.assume("pipeline_layout", said, f"{DEFAULT}: embedding and head count as a layer each")
-        else:
-            plan.took("pipeline_layout", said, source)
+        said, source = layout_of(stages), "first_stage_less_layers and last_stage_less_layers"
+        why = f"{DEFAULT}: embedding and head count as a layer each"
+        plan.settle("pipeline_layout", None if first is last is None else said, source, said, why)
     return chunks
 
 
