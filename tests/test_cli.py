@@ -148,11 +148,8 @@ def test_the_readme_shows_an_import(tmp_path):
 @pytest.mark.parametrize(("typed", "offered"), [("flopcast estimate scenarios/kor", ["scenarios/korthikanti-2022/"])])
 def test_the_shell_completes(typed, offered):
     words = {
-        "_FLOPCAST_COMPLETE": "complete_bash",
-        "COMP_WORDS": typed,
-        "COMP_CWORD": str(typed.count(" ")),
-        "PATH": "",
-    }
+        "_FLOPCAST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "PATH": "",
+    }  # fmt: skip
     assert started(env=words).stdout.split() == offered
 
 

@@ -79,17 +79,11 @@ def test_daly_gives_up_where_writes_take_longer_than_failures():
 
 @settings(max_examples=6, derandomize=True)
 @given(
-    mtbf=st.floats(3.3, 5.5).map(lambda power: 10**power),
-    write=st.floats(0.001, 0.2),
-    restart=st.floats(0.0, 0.3),
-    stretch=st.floats(0.5, 2.0),
-    drain=st.sampled_from([0.0, 0.5, 1.0]),
-    hardware=st.floats(0.0, 1.0),
-    repair=st.floats(0.1, 3.0),
-    spares=st.sampled_from([None, 1, 2, 4]),
-    kind=st.sampled_from(["fixed", "exponential"]),
+    mtbf=st.floats(3.3, 5.5).map(lambda power: 10**power), write=st.floats(0.001, 0.2), restart=st.floats(0.0, 0.3),
+    stretch=st.floats(0.5, 2.0), drain=st.sampled_from([0.0, 0.5, 1.0]), hardware=st.floats(0.0, 1.0),
+    repair=st.floats(0.1, 3.0), spares=st.sampled_from([None, 1, 2, 4]), kind=st.sampled_from(["fixed", "exponential"]),
     seed=st.integers(0, 1000),
-)
+)  # fmt: skip
 def test_closed_form_and_simulation_agree(mtbf, write, restart, stretch, drain, hardware, repair, spares, kind, seed):
     gpus = 1024
     failures = Failures(mtbf * gpus, restart * mtbf, hardware, repair * mtbf, spare_nodes=spares)

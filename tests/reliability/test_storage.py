@@ -182,11 +182,9 @@ def test_faster_storage_is_never_longer(file_system, cards, factor, gpus):
 
 
 @given(
-    write=st.floats(1.0, 1e4),
-    share=st.floats(1e-3, 1.0),
-    interval=st.floats(1.0, 1e5),
+    write=st.floats(1.0, 1e4), share=st.floats(1e-3, 1.0), interval=st.floats(1.0, 1e5),
     mtbf=st.floats(3, 7).map(lambda power: 10.0**power),
-)
+)  # fmt: skip
 def test_in_the_background_is_no_slower_at_the_same_interval(write, share, interval, mtbf):
     """While a write loses less than the pauses it saves: a failure during it costs the interval before it too.
 

@@ -18,15 +18,10 @@ GPUS, BATCHES = (8, 128), (64, 256)
 
 
 def question(cluster="selene", **changes):
-    return build_scenario(
-        {
-            "model": "gpt-7.5b",
-            "cluster": cluster,
-            "plan": {},
-            "training": {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"},
-            **changes,
-        }
-    )
+    return build_scenario({
+        "model": "gpt-7.5b", "cluster": cluster, "plan": {},
+        "training": {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"}, **changes,
+    })  # fmt: skip
 
 
 GOAL = goal_of(7.5e9, tokens=20e9, critical_batch=512 * 1024.0)
