@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from played import simulate_goodput
+from rows import called, refusals
 
 from sim.errors import SpecError
 from sim.reliability.cost import energy
@@ -130,28 +131,21 @@ def test_llama3s_energy():
     assert energy(30.84e6, 700, pue=1.1) == pytest.approx(1.1 * joules)
 
 
-@pytest.mark.parametrize(
-    ("ask", "says"),
-    [
-        (lambda: goodput(0, Checkpoints(100, 1)), "num_gpus = 0"),
-        (lambda: Checkpoints(0, 1), "interval_s = 0"),
-        (lambda: Checkpoints(100, -1), "blocking_s = -1"),
-        (lambda: Checkpoints(100, 1, 200), "an interval of at least 199 s"),
-        (lambda: Failures(hardware_share=1.5), "hardware_share = 1.5 must lie between 0 and 1"),
-        (lambda: Failures(startup_s=float("nan")), "startup_s = nan"),
-        (lambda: Failures(load_s=-1.0), "load_s = -1"),
-        (lambda: Failures(spare_nodes=-1), "spare_nodes = -1"),
-        (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
-        (lambda: energy(1.0, 700, pue=0.9), "pue = 0.9 is below 1"),
-        (lambda: energy(1.0, 700, pue=math.inf), "pue = inf is above 10"),
-        (lambda: Goodput(0.0, 0, 1, 0, 0).wall_time(1.0), "no work gets done"),
-        (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
-    ],
-)
-def test_the_impossible_is_refused(ask, says):
-    with pytest.raises(SpecError) as error:
-        ask()
-    assert says in str(error.value)
+test_the_impossible_is_refused = refusals(SpecError, called, [
+    (lambda: goodput(0, Checkpoints(100, 1)), "num_gpus = 0"),
+    (lambda: Checkpoints(0, 1), "interval_s = 0"),
+    (lambda: Checkpoints(100, -1), "blocking_s = -1"),
+    (lambda: Checkpoints(100, 1, 200), "an interval of at least 199 s"),
+    (lambda: Failures(hardware_share=1.5), "hardware_share = 1.5 must lie between 0 and 1"),
+    (lambda: Failures(startup_s=float("nan")), "startup_s = nan"),
+    (lambda: Failures(load_s=-1.0), "load_s = -1"),
+    (lambda: Failures(spare_nodes=-1), "spare_nodes = -1"),
+    (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
+    (lambda: energy(1.0, 700, pue=0.9), "pue = 0.9 is below 1"),
+    (lambda: energy(1.0, 700, pue=math.inf), "pue = inf is above 10"),
+    (lambda: Goodput(0.0, 0, 1, 0, 0).wall_time(1.0), "no work gets done"),
+    (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
+])  # fmt: skip
 
 
 def test_failures_far_faster_than_checkpoints_leave_no_goodput():
