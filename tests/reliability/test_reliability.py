@@ -115,6 +115,8 @@ def test_spares_are_erlangs_loss():
     terms = load ** np.arange(11) / factorials
     assert waiting_share(Failures(spare_nodes=9), 16_384) == pytest.approx(terms[-1] / terms.sum())
     assert waiting_share(Failures(), 16_384) == 0.0
+    found = goodput(16_384, Checkpoints(1000, 60), Failures(spare_nodes=0))  # who waits for a repair does not restart
+    assert found.restarts / (1 - found.waiting) == pytest.approx(1 - math.exp(-600 / float(job_mtbf(16_384))))
 
 
 def test_a_run_without_failures_only_writes():
