@@ -340,11 +340,7 @@ def _network_sends(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, ne
 
 
 def _shared(
-    draft: _Draft,
-    between: Callable[[str], Sequence[Any]],
-    fit: Callable[..., Fit],
-    base: Profile,
-    network: LinkParams,
+    draft: _Draft, between: Callable[[str], Sequence[Any]], fit: Callable[..., Fit], base: Profile, network: LinkParams
 ) -> LinkParams:
     """The network with what groups reach that use it at once: in all-reduces, and in collectives with own values."""
     reduces = draft.add(SHARED, between("all_reduce"), partial(fit, profile=base.replace(network=network)), 3)

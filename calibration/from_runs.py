@@ -146,9 +146,7 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
 
 
 def fit_runs(
-    runs: Sequence[Run],
-    parameters: Sequence[str],
-    progress: Callable[[str], None] = lambda now: None,
+    runs: Sequence[Run], parameters: Sequence[str], progress: Callable[[str], None] = lambda now: None
 ) -> RunsFit:
     """Fit the named parameters (`flopcast_calibration.priors`) to runs of one profile and stack.
 

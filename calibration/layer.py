@@ -22,10 +22,7 @@ from sim.units import parse
 
 FACTS = Path(__file__).parent / "facts"
 
-LAYER_PRIOR: Prior = {
-    "memory_efficiency": Draw(0.8, 0.1, 0.3, 1.0),
-    "hidden_share": Draw(0.6, 0.3, 0.05, 1.0),
-}
+LAYER_PRIOR: Prior = {"memory_efficiency": Draw(0.8, 0.1, 0.3, 1.0), "hidden_share": Draw(0.6, 0.3, 0.05, 1.0)}
 
 
 @dataclass(frozen=True, slots=True)

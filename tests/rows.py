@@ -54,6 +54,23 @@ def rows(names, table, ids=None):
     return decorate
 
 
+def refusals(error, ask, table):
+    """The test that a question raises an error: rows of what `ask` is called with, and words of the message."""
+
+    @rows(("given", "says"), [(row[:-1], row[-1]) for row in table], ids=lambda row: row[1])
+    def check(given, says):
+        with pytest.raises(error) as found:
+            ask(*given)
+        assert says in str(found.value)
+
+    return check
+
+
+def called(function):
+    """Call a function without arguments: what `refusals` asks where its rows are functions."""
+    return function()
+
+
 def _named(value):
     """A value as a row's name shows it: of a function its name, and of a partial one what it is called with."""
     if isinstance(value, functools.partial):

@@ -19,15 +19,12 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DATA = Path(flopcast_calibration.__file__).parent / "data"
 ELSEWHERE = {
     "calibrate run": "minutes of measuring; tests/calibration and notebooks/04_calibrate.ipynb run its suite",
-    "calibrate from-runs": "many fits; tests/calibration/test_from_runs.py",
-    "validate": "tests/validation",
+    "calibrate from-runs": "many fits; tests/calibration/test_from_runs.py", "validate": "tests/validation",
     "scaling": "tests/scaling/test_scaling_commands.py runs the README's",
-    "import": "files of the reader's own; tests/foreign reads ones like them",
-    "shape": "tests/scaling/test_shape.py",
-    "shortest": "tests/scaling",
-    "report": "tests/report; it searches",
+    "import": "files of the reader's own; tests/foreign reads ones like them", "shape": "tests/scaling/test_shape.py",
+    "shortest": "tests/scaling", "report": "tests/report; it searches",
     "mcp": "tests/test_mcp.py; it waits for a client",
-}
+}  # fmt: skip
 """Verbs that tests of their own run: here only their options are looked for."""
 QUICK = (
     "validate --runs runs.csv --every",

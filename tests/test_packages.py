@@ -17,12 +17,9 @@ pytestmark = pytest.mark.thorough  # that every file has its row of a licence: t
 
 ROOT = Path(__file__).parents[1]
 INSTALLED = {
-    "sim": "sim",
-    "sim/flopcast": "flopcast",
-    "calibration": "flopcast_calibration",
-    "validation": "flopcast_validation",
-    "scenarios": "sim/scenarios",
-}
+    "sim": "sim", "sim/flopcast": "flopcast", "calibration": "flopcast_calibration",
+    "validation": "flopcast_validation", "scenarios": "sim/scenarios",
+}  # fmt: skip
 """Folders of the repository by the names that they have in a wheel."""
 PICTURES_OF_DOCS = {"validation/job/results/two-core-epyc-unsteady.png", "validation/results/published-runs.png"}
 """What pages of the repository show and no code reads."""

@@ -1,7 +1,5 @@
 """Noise and faults of whole scenarios, and the command that asks for them."""
 
-import json
-
 import pytest
 from test_cli import MAIN
 
@@ -43,12 +41,6 @@ def test_a_straggler_holds_up_the_step_wherever_it_is(small):
     everywhere = simulate(small, stragglers=[f"1.2@rank{rank}" for rank in range(4)])
     assert one_rank.mean_s < everywhere.mean_s < 1.2 * everywhere.noiseless_s
     assert simulate(small, stragglers=["1.2@gpu50", "1.2@gpu80"]).pipelines == 2  # replicas 0 and 1, on two ranks
-
-
-def test_same_seed_same_bytes(small):
-    question = {"jitter": 0.05, "seeds": 4, "unfold": True, "stragglers": ["1.1@gpu3"], "seed": 7}
-    first, second = (json.dumps(simulate(small, **question).to_dict()) for _ in range(2))
-    assert first == second
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("zb_h2", 1), ("zb_v", 2), ("pipedream_2bw", 1)])
@@ -113,9 +105,6 @@ def test_a_cluster_without_switches_says_what_to_add(small):
 
 def test_the_command(command):
     few = [part for override in SMALL for part in ("--set", override)]
-    answer = json.loads(command("simulate", MAIN, *few, "--jitter", "0.02", "--seeds", "3", "--unfold", "--json")[0])
-    assert len(answer["step_times_s"]) == 3
-    assert answer["p05_step_time_s"] <= answer["median_step_time_s"] <= answer["p95_step_time_s"]
     shown, _, code = command("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")
     assert code == 0
     for part in ("Step without noise", "Network", "nic up", "Busiest links"):

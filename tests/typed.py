@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+from typer.testing import CliRunner
+
 from sim.cli import app
 from sim.commands.exit_codes import run_to_the_end
 
@@ -42,6 +44,14 @@ def typed(*words: object, input: str = "", env: Mapping[str, str] = {}, cwd: Pat
         code = run_to_the_end(lambda: app([str(word) for word in words], prog_name="flopcast"))
     assert "Traceback" not in errors.getvalue(), errors.getvalue()
     return Typed(code, out.getvalue(), errors.getvalue())
+
+
+def answered(*words: object) -> str:
+    """Return what a verb prints in 80 columns; the error that it ends with is raised."""
+    result = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "80"})
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
 
 
 def _piped(text: str) -> io.TextIOWrapper:

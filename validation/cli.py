@@ -98,12 +98,7 @@ def validate(
         _write_json(found, json_file)
 
 
-@app.command(
-    "schedules",
-    epilog=examples(
-        "validate schedules",
-    ),
-)
+@app.command("schedules", epilog=examples("validate schedules"))
 def schedules() -> None:
     """What schedules gain over each other: papers' figures beside the simulator's."""
     from flopcast_validation.claims import schedules_report
@@ -111,26 +106,16 @@ def schedules() -> None:
     _print_when_done(schedules_report)
 
 
-@app.command(
-    "seeds",
-    cls=JsonCommand,
-    epilog=examples("validate seeds", "validate seeds --json claims.json"),
-)
-def seeds(
-    json_file: JsonFile = None,
-) -> None:
+@app.command("seeds", cls=JsonCommand, epilog=examples("validate seeds", "validate seeds --json claims.json"))
+def seeds(json_file: JsonFile = None) -> None:
     """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
     _print_claims("seeds", json_file)
 
 
 @app.command(
-    "mechanisms",
-    cls=JsonCommand,
-    epilog=examples("validate mechanisms", "validate mechanisms --json claims.json"),
+    "mechanisms", cls=JsonCommand, epilog=examples("validate mechanisms", "validate mechanisms --json claims.json")
 )
-def mechanisms(
-    json_file: JsonFile = None,
-) -> None:
+def mechanisms(json_file: JsonFile = None) -> None:
     """What decides which plan a search finds best: measured or derived by hand beside predicted."""
     _print_claims("mechanisms", json_file)
 
@@ -149,12 +134,7 @@ def _print_claims(table: str, json_file: JsonFile) -> None:
         _write_json({"claims": [claim.to_dict() for claim in found]}, json_file)
 
 
-@app.command(
-    "network",
-    epilog=examples(
-        "validate network",
-    ),
-)
+@app.command("network", epilog=examples("validate network"))
 def network() -> None:
     """What scatter/gather, rails and placement are worth: the 1T run with each switched off, links shared."""
     from flopcast_validation.network_gains import report

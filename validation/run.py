@@ -162,10 +162,7 @@ def _named(cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def published_runs(
-    profile: str | None = None,
-    overrides: Sequence[str] = (),
-    tables: Sequence[str] | None = None,
-    folder: str = "runs",
+    profile: str | None = None, overrides: Sequence[str] = (), tables: Sequence[str] | None = None, folder: str = "runs"
 ) -> list[Run]:
     """Runs of all those tables, what their sources leave open filled in as for any table of runs.
 

@@ -11,11 +11,7 @@ from typing import Any
 from flopcast_calibration.bench.kernels import Call, Case, gemm_shapes, random_tensor
 
 #: dtype of the measurement -> (least compute capability, bytes of a number, numbers that share a scale)
-FORMATS = {
-    "float8_e4m3fn": ((8, 9), 1.0, None),
-    "mxfp8": ((10, 0), 1.0, 32),
-    "nvfp4": ((10, 0), 0.5, 16),
-}
+FORMATS = {"float8_e4m3fn": ((8, 9), 1.0, None), "mxfp8": ((10, 0), 1.0, 32), "nvfp4": ((10, 0), 0.5, 16)}
 #: Rows and columns that a block of scales covers, as cuBLAS wants them.
 _SCALE_ROWS, _SCALE_COLUMNS = 128, 4
 #: Experts of a rank, and tokens each of them gets.

@@ -89,11 +89,7 @@ def time_pair(shape: Shape, group: Any, crowd: Any, rank: int, device: str) -> t
         group, [clock(multiply, 3, group, device), clock(lambda: start().wait(), 3, group, device)], device
     )
     count = max(1, min(500, round(moved / alone)))
-    calls: tuple[Callable[[], Any], ...] = (
-        lambda: multiplies(count),
-        lambda: start().wait(),
-        lambda: both(count),
-    )
+    calls: tuple[Callable[[], Any], ...] = (lambda: multiplies(count), lambda: start().wait(), lambda: both(count))
     samples = [[clock(call, 1, group, device) for call in calls] for _ in range(_REPEATS)]
     gemm, collective, pair = (summarise(agreed(group, list(column), device)) for column in zip(*samples, strict=True))
     return pair, {"gemm_s": gemm.median_s, "collective_s": collective.median_s, "multiplies": count}

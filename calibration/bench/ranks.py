@@ -101,11 +101,7 @@ def _first_host(nodes: str) -> str:
 
 
 def run_tasks(
-    journal: Journal,
-    device: str,
-    tasks: list[Task],
-    num_ranks: int,
-    advance: Callable[[], Any] = lambda: None,
+    journal: Journal, device: str, tasks: list[Task], num_ranks: int, advance: Callable[[], Any] = lambda: None
 ) -> None:
     """Measure `tasks`: as rank 0 of a launcher's job, or with `num_ranks` processes of our own.
 

@@ -90,13 +90,7 @@ def warm_up(device: str) -> int:
 
 
 def time_call(
-    call: Callable[[], Any],
-    device: str,
-    *,
-    budget_s: float = 0.25,
-    least: int = 5,
-    most: int = 50,
-    apart: Apart = "",
+    call: Callable[[], Any], device: str, *, budget_s: float = 0.25, least: int = 5, most: int = 50, apart: Apart = ""
 ) -> Timing:
     """Time `call`, `least` to `most` times, and stop repeating after `budget_s` [s].
 

@@ -30,8 +30,7 @@ Network = Annotated[
     typer.Option(help="What all network cards of a node carry together ('3200 Gbit/s'); default: the preset's."),
 ]
 Base = Annotated[
-    str | None,
-    typer.Option(help="Profile that gives the values which were not measured; default: the GPU's own."),
+    str | None, typer.Option(help="Profile that gives the values which were not measured; default: the GPU's own.")
 ]
 Draws = Annotated[int, typer.Option(max=10_000, min=1, help="Bootstrap refits for the intervals.")]
 Force = Annotated[bool, typer.Option("--force", help="Take fits that miss their own data by more than a quarter, too.")]

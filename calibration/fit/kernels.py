@@ -20,10 +20,7 @@ GEMM_PRIOR: Prior = {
     "tile_exponent": Draw(0.2, 0.15, 0.0, 0.6),
     "wave_quantisation": Draw(0.6, 0.4, 0.0, 1.0),
 }
-MEMORY_PRIOR: Prior = {
-    "efficiency": Draw(0.8, 0.2, 0.05, 1.0),
-    "kernel_floor_s": Draw(2e-6, 3e-6, 1e-7, 1e-4),
-}
+MEMORY_PRIOR: Prior = {"efficiency": Draw(0.8, 0.2, 0.05, 1.0), "kernel_floor_s": Draw(2e-6, 3e-6, 1e-7, 1e-4)}
 ATTENTION_PRIOR: Prior = {
     "forward_efficiency": Draw(0.5, 0.3, 0.01, 1.0),
     "backward_efficiency": Draw(0.4, 0.3, 0.01, 1.0),

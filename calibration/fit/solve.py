@@ -101,13 +101,7 @@ def fit_to(
             f"{measured[wrong]:.3g} s, which no size explains: take it out"
         )
     results = [
-        least_squares(
-            objective,
-            _placed(start, prior, log) / width,
-            bounds=bounds,
-            diff_step=1e-3,
-        )
-        for start in starts
+        least_squares(objective, _placed(start, prior, log) / width, bounds=bounds, diff_step=1e-3) for start in starts
     ]
     result = min(results, key=lambda found: float(found.cost))
     params = params_at(result.x)

@@ -13,16 +13,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from flopcast_calibration.readers.cells import (
-    ALIASES,
-    Row,
-    Unmodelled,
-    named_in,
-    names,
-    nested,
-    whole,
-    with_fields,
-)
+from flopcast_calibration.readers.cells import ALIASES, Row, Unmodelled, named_in, names, nested, whole, with_fields
 from sim.errors import SpecError
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.specs.frameworks import date_of, framework_named, layouts_of, lineage

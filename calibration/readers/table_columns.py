@@ -57,10 +57,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "causal": "causal",
         "backward": "backward",
     },
-    "copy": {
-        **dict.fromkeys(("nbytes", "bytes", "size", "size_bytes", "size_b"), "nbytes"),
-        "direction": "direction",
-    },
+    "copy": {**dict.fromkeys(("nbytes", "bytes", "size", "size_bytes", "size_b"), "nbytes"), "direction": "direction"},
     "collective": {
         **dict.fromkeys(("operation", "collective", "op", "primitive", "coll"), "operation"),
         **dict.fromkeys(

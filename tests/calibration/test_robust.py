@@ -166,12 +166,8 @@ def test_ranks_that_torchrun_started_help_rank_0(tmp_path):
     command = [sys.executable, *["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"], str(script)]
     result = subprocess.run(
         [*command, "calibrate", "run", "--device", "cpu", "-o", str(tmp_path / "mine.yaml"), "--draws", "1", "--force"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("profile: ") == 1  # rank 0 alone fits and writes
     (head, *lines) = (json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines())

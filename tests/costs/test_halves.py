@@ -42,14 +42,10 @@ def with_gpu(given, **factors):
 
 
 @given(
-    hidden=st.sampled_from([256, 512, 1024, 2048, 4096, 8192]),
-    tp=st.sampled_from([1, 2, 8]),
-    experts=st.booleans(),
-    recompute=st.sampled_from(["none", "full", "selective"]),
-    overlap=st.booleans(),
-    part=st.sampled_from(["peak", "memory", "nvlink"]),
-    factor=st.floats(1.01, 8.0),
-)
+    hidden=st.sampled_from([256, 512, 1024, 2048, 4096, 8192]), tp=st.sampled_from([1, 2, 8]), experts=st.booleans(),
+    recompute=st.sampled_from(["none", "full", "selective"]), overlap=st.booleans(),
+    part=st.sampled_from(["peak", "memory", "nvlink"]), factor=st.floats(1.01, 8.0),
+)  # fmt: skip
 def test_no_pass_grows_when_a_part_is_faster(hidden, tp, experts, recompute, overlap, part, factor):
     one = scenario(hidden, tp, experts=experts, recompute=recompute, overlap=overlap)
     for before, after in zip(halves(one), halves(with_gpu(one, **{part: factor})), strict=True):

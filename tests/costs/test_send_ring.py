@@ -12,13 +12,10 @@ from sim.specs.loading import build_scenario
 from sim.traffic.streams import build_traffic
 
 LONG = {
-    "model": "llama3-8b",
-    "cluster": {"preset": "superpod-h100", "num_nodes": 2},
+    "model": "llama3-8b", "cluster": {"preset": "superpod-h100", "num_nodes": 2},
     "plan": {"tp": 1, "cp": 16, "pp": 1, "dp": 1, "microbatch_size": 1},
-    "training": {"global_batch_size": 16, "sequence_length": 32768},
-    "profile": "h100",
-    "stack": "megatron-core",
-}
+    "training": {"global_batch_size": 16, "sequence_length": 32768}, "profile": "h100", "stack": "megatron-core",
+}  # fmt: skip
 SCENARIO = build_scenario(LONG, [], "long-context")  # Llama 3 8B on 32,768 tokens over two nodes of 8 H100
 FABRIC = Fabric.of(SCENARIO.cluster, SCENARIO.profile)
 KEYS_AND_VALUES = 2 * 32768 * 2 * 8 * 128.0  # bf16, of one layer

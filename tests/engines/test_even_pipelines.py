@@ -33,12 +33,9 @@ def exact_ends(row, costs_of, seconds, near, far, blocking):
     hops = Hops(min(width, DOMAIN), DOMAIN).cross(rank[:-1], rank[1:])
     sends = np.where(hops, far, near)
     costs = costs_of(
-        pp,
-        *seconds[:, kind],
-        send_forward_s=np.append(sends, 0.0),
-        send_backward_s=np.append(0.0, sends),
+        pp, *seconds[:, kind], send_forward_s=np.append(sends, 0.0), send_backward_s=np.append(0.0, sends),
         p2p_blocks=blocking,
-    )
+    )  # fmt: skip
     return run(Program(order, costs)).pipeline_end_s
 
 

@@ -12,12 +12,9 @@ from sim.schedules.passes import in_flight
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
 @given(
-    pp=st.integers(1, 9),
-    chunks=st.integers(2, 6),
-    rounds=st.integers(1, 5),
-    rest=st.integers(0, 8),
+    pp=st.integers(1, 9), chunks=st.integers(2, 6), rounds=st.integers(1, 5), rest=st.integers(0, 8),
     outer=st.floats(0.0, 3.0),
-)
+)  # fmt: skip
 def test_peaks_equal_those_of_the_order(schedule, pp, chunks, rounds, rest, outer):
     """For outermost chunks that weigh less and more than the others, and every number of micro-batches."""
     many = schedule == "interleaved"

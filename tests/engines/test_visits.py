@@ -28,15 +28,10 @@ def moving(gather, reduce, *, early=0.0, tail=0.0, ahead=True, beside=True, slow
     each = np.ones(np.shape(reduce))
     both = np.stack([each, each])
     return VisitSeconds(
-        gather=gather * both,
-        early=early * np.stack([each, each, each]),
-        reduce=np.asarray(reduce, dtype=float),
-        tail=tail * each,
-        gather_slows=slows * both,
-        reduce_slows=0.0 * each,
-        ahead=np.array(ahead),
+        gather=gather * both, early=early * np.stack([each, each, each]), reduce=np.asarray(reduce, dtype=float),
+        tail=tail * each, gather_slows=slows * both, reduce_slows=0.0 * each, ahead=np.array(ahead),
         beside=np.array(beside),
-    )
+    )  # fmt: skip
 
 
 def step(order, costs, visits=None, engine="dag"):

@@ -7,13 +7,11 @@ from sim import build_scenario, estimate
 from sim.engines.program import waited_reduction
 
 GPT_2 = {
-    "model": {"preset": "gpt2-1.2b", "name": "gpt2"},
-    "cluster": {"preset": "piz-daint", "num_nodes": 32},
-    "stack": "pipedream",
-    "profile": "p100",
+    "model": {"preset": "gpt2-1.2b", "name": "gpt2"}, "cluster": {"preset": "piz-daint", "num_nodes": 32},
+    "stack": "pipedream", "profile": "p100",
     "training": {"global_batch_size": 64, "sequence_length": 512, "precision": "fp32"},
     "plan": {"pp": 8, "dp": 4, "microbatch_size": 1, "schedule": "pipedream_2bw", "recompute": "full"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

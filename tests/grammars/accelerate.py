@@ -20,10 +20,8 @@ def write(rng):
     if kind == "FSDP":
         word, stage, reshard = rng.choice([("FULL_SHARD", 3, True), ("SHARD_GRAD_OP", 3, False), (1, 3, True)])
         data["fsdp_config"] = {
-            "fsdp_sharding_strategy": word,
-            "fsdp_offload_params": False,
-            "fsdp_use_orig_params": True,
-        }
+            "fsdp_sharding_strategy": word, "fsdp_offload_params": False, "fsdp_use_orig_params": True,
+        }  # fmt: skip
         expected |= {"plan.zero_stage": stage, "plan.reshard_after_forward": reshard}
     if kind == "DEEPSPEED":
         stage, device = rng.choice([1, 2, 3]), rng.choice(["cpu", "none"])

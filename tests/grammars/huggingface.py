@@ -98,10 +98,8 @@ def _windows(rng):
     if rng.random() < 0.5:
         del data["tie_word_embeddings"]
     return data, expected | {
-        "model.layer_types": words[:every],
-        "model.sliding_window": data["sliding_window"],
-        "model.head_dim": 256,
-    }
+        "model.layer_types": words[:every], "model.sliding_window": data["sliding_window"], "model.head_dim": 256,
+    }  # fmt: skip
 
 
 def _mixture(rng):
@@ -116,10 +114,8 @@ def _mixture(rng):
         width = data["moe_intermediate_size"] = rng.choice([768, 1536])
         data |= {"head_dim": 128, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
     return data, expected | {
-        "model.num_experts": experts,
-        "model.experts_per_token": some,
-        "model.expert_intermediate_size": width,
-    }
+        "model.num_experts": experts, "model.experts_per_token": some, "model.expert_intermediate_size": width,
+    }  # fmt: skip
 
 
 def _latent(rng):
@@ -169,10 +165,8 @@ def _gpt2(rng):
     }  # fmt: skip
     if rng.random() < 0.5:
         data |= {
-            "n_inner": None,
-            "activation_function": "gelu_new",
-            "task_specific_params": {"text": {"max_length": 50}},
-        }
+            "n_inner": None, "activation_function": "gelu_new", "task_specific_params": {"text": {"max_length": 50}},
+        }  # fmt: skip
     layers, hidden = data["n_layer"], data["n_embd"]
     if rng.random() < 0.3:
         del data["model_type"]
@@ -196,14 +190,10 @@ def _inside(data, expected, rng):
         if data["intermediate_size"] == 11008:
             del data["intermediate_size"]
     outer = {
-        "architectures": ["LlavaForConditionalGeneration"],
-        "model_type": wrapper,
-        section: _shuffled(data, rng),
+        "architectures": ["LlavaForConditionalGeneration"], "model_type": wrapper, section: _shuffled(data, rng),
         "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24, "model_type": "clip_vision_model"},
-        "image_token_index": 32000,
-        "projector_hidden_act": "gelu",
-        "torch_dtype": "bfloat16",
-    }
+        "image_token_index": 32000, "projector_hidden_act": "gelu", "torch_dtype": "bfloat16",
+    }  # fmt: skip
     if "tie_word_embeddings" in data and rng.random() < 0.5:
         outer["tie_word_embeddings"] = data.pop("tie_word_embeddings")
         outer[section] = data

@@ -28,10 +28,8 @@ def write(rng):
     if rng.random() < 0.4:
         facts |= {"plan.recompute": "full", "plan.recompute_method": "uniform"}
         values |= {
-            "model.recompute_granularity": "full",
-            "model.recompute_method": "uniform",
-            "model.recompute_num_layers": 1,
-        }
+            "model.recompute_granularity": "full", "model.recompute_method": "uniform", "model.recompute_num_layers": 1,
+        }  # fmt: skip
     text = {"assigned": _assigned, "common": _common}[form](rng, hub, values)
     return "recipe.py", text, facts, {"gpus": 64}
 

@@ -106,12 +106,9 @@ def test_what_flows_carry_while_they_run_is_what_they_were_to_carry(network, dat
         kept = (starts <= begin) & (finish >= end)
         keep = kept[flows.flow]
         here = Flows(
-            int(kept.sum()),
-            (np.cumsum(kept) - 1)[flows.flow[keep]],
-            flows.link[keep],
-            flows.load[keep],
+            int(kept.sum()), (np.cumsum(kept) - 1)[flows.flow[keep]], flows.link[keep], flows.load[keep],
             flows.share[kept],
-        )
+        )  # fmt: skip
         moved[kept] += max_min_rates(here, capacity) * (end - begin)
     np.testing.assert_allclose(moved, sizes, rtol=1e-6, atol=1e-6)
 

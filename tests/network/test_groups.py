@@ -33,12 +33,9 @@ small = st.sampled_from([1, 2, 3, 4, 8])
 
 
 @given(
-    sizes=st.tuples(small, small, small, small),
-    order=orders,
-    domain=st.sampled_from([8, 72]),
-    fragmentation=st.sampled_from([0.0, 0.5]),
-    ep=st.sampled_from([1, 2, 4, 6]),
-)
+    sizes=st.tuples(small, small, small, small), order=orders, domain=st.sampled_from([8, 72]),
+    fragmentation=st.sampled_from([0.0, 0.5]), ep=st.sampled_from([1, 2, 4, 6]),
+)  # fmt: skip
 def test_groups_and_hops_by_hand(sizes, order, domain, fragmentation, ep):
     tp, cp, dp, pp = sizes
     assume(tp * cp * dp % ep == 0)

@@ -30,11 +30,9 @@ degrees = st.integers(1, 4)
 
 
 @given(
-    sizes=st.tuples(degrees, degrees, degrees, degrees),
-    order=st.permutations(["tp", "cp", "dp", "pp"]),
-    fragmentation=st.floats(0, 1),
-    seed=st.integers(0, 5),
-)
+    sizes=st.tuples(degrees, degrees, degrees, degrees), order=st.permutations(["tp", "cp", "dp", "pp"]),
+    fragmentation=st.floats(0, 1), seed=st.integers(0, 5),
+)  # fmt: skip
 def test_every_rank_has_a_gpu_of_its_own(cluster, sizes, order, fragmentation, seed):
     machine = cluster("superpod-a100")
     plan = ParallelPlan(**dict(zip(("tp", "cp", "dp", "pp"), sizes, strict=True)), placement="-".join(order))

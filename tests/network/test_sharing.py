@@ -19,11 +19,9 @@ from sim.network.topology import build_topology
 from sim.units import show_time
 
 DATA = {
-    "model": "llama2-7b",
-    "plan": {"dp": 256, "microbatch_size": 1, "zero_stage": 1},
-    "training": {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"},
-    "stack": "megatron-core",
-}
+    "model": "llama2-7b", "plan": {"dp": 256, "microbatch_size": 1, "zero_stage": 1},
+    "training": {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"}, "stack": "megatron-core",
+}  # fmt: skip
 
 
 def machine(ratio=1.0, rails=False, routing="adaptive", nodes=32, below=4):
@@ -108,11 +106,9 @@ def test_what_a_tree_of_2_to_1_adds_to_a_step_by_hand():
 
 @settings(max_examples=8, deadline=None)
 @given(
-    ratio=st.sampled_from([1.5, 2.0, 4.0, 8.0]),
-    rails=st.booleans(),
-    size=st.sampled_from([2, 4, 8, 16, 32]),
+    ratio=st.sampled_from([1.5, 2.0, 4.0, 8.0]), rails=st.booleans(), size=st.sampled_from([2, 4, 8, 16, 32]),
     stride=st.sampled_from([1, 2, 8, 32]),
-)
+)  # fmt: skip
 def test_the_slowest_flow_of_fair_sharing_is_what_the_fullest_link_allows(ratio, rails, size, stride):
     cluster = built(ratio=ratio, rails=rails).cluster
     if size * stride > 256:
@@ -160,11 +156,9 @@ def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
 @settings(max_examples=20, deadline=None)
 @given(
     ports=st.tuples(st.integers(4, 64), st.integers(4, 64), st.integers(4, 128)),
-    below=st.tuples(st.none() | st.integers(1, 16), st.none() | st.integers(1, 16)),
-    rails=st.booleans(),
-    nodes=st.integers(2, 96),
-    ratio=st.sampled_from([1.0, 1.0, 1.5, 4.0]),
-)
+    below=st.tuples(st.none() | st.integers(1, 16), st.none() | st.integers(1, 16)), rails=st.booleans(),
+    nodes=st.integers(2, 96), ratio=st.sampled_from([1.0, 1.0, 1.5, 4.0]),
+)  # fmt: skip
 def test_switches_are_short_of_cables_only_where_a_level_says_so(ports, below, rails, nodes, ratio):
     """What answers take for granted without building any switch."""
     sizes = zip(("leaf", "spine", "core"), ports, (*below, None), strict=True)

@@ -46,10 +46,8 @@ def test_full_trees_of_k_port_switches(small_machine, k, two_levels, three_level
 
 
 PODS = {
-    "leaf": {"ports": 64, "below": 4},
-    "spine": {"ports": 64, "below": 8, "oversubscription": 3},
-    "core": {"ports": 64},
-}
+    "leaf": {"ports": 64, "below": 4}, "spine": {"ports": 64, "below": 8, "oversubscription": 3}, "core": {"ports": 64},
+}  # fmt: skip
 """Thirty-two nodes of eight cards a pod, and 3:1 between pods."""
 
 

@@ -11,13 +11,11 @@ from sim.work.layers import FIRST_KIND
 from sim.work.sums import layer_params
 
 DATA = {
-    "model": "gpt3-175b",
-    "cluster": {"preset": "selene", "num_nodes": 48},
+    "model": "gpt3-175b", "cluster": {"preset": "selene", "num_nodes": 48},
     "plan": {"dp": 384, "microbatch_size": 4, "zero_stage": 3, "recompute": "full"},
     "training": {"global_batch_size": 1536, "sequence_length": 2048, "precision": "fp16"},
-    "stack": {"framework": "deepspeed", "version": "2021"},
-    "profile": "a100",
-}
+    "stack": {"framework": "deepspeed", "version": "2021"}, "profile": "a100",
+}  # fmt: skip
 
 
 def built(*changes):

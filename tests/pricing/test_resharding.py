@@ -15,13 +15,11 @@ from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.sums import layer_params, total_params
 
 DATA = {
-    "name": "small",
-    "model": "llama2-7b",
-    "cluster": {"name": "mine", "node": "dgx-a100-80gb", "num_nodes": 4},
+    "name": "small", "model": "llama2-7b", "cluster": {"name": "mine", "node": "dgx-a100-80gb", "num_nodes": 4},
     "plan": {"dp": 32, "microbatch_size": 1, "zero_stage": 3, "recompute": "full"},
     "training": {"global_batch_size": 128, "sequence_length": 4096, "precision": "bf16"},
     "stack": {"framework": "torchtitan"},
-}
+}  # fmt: skip
 KEPT = "plan.reshard_after_forward=false"
 PIPELINE = ("plan.pp=4", "plan.dp=8")
 

@@ -5,13 +5,10 @@ import pytest
 from sim import build_scenario, estimate, load_scenario
 
 FIGURE_17 = {
-    "model": "gpt-145.6b",
-    "cluster": "selene",
-    "stack": {"preset": "megatron-2021", "fused_softmax": False},
-    "profile": "a100",
-    "plan": {"tp": 8, "pp": 16, "dp": 1, "microbatch_size": 1},
+    "model": "gpt-145.6b", "cluster": "selene", "stack": {"preset": "megatron-2021", "fused_softmax": False},
+    "profile": "a100", "plan": {"tp": 8, "pp": 16, "dp": 1, "microbatch_size": 1},
     "training": {"global_batch_size": 16, "sequence_length": 2048, "precision": "fp16"},
-}
+}  # fmt: skip
 
 
 def activations(*changes):

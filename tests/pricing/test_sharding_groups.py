@@ -23,13 +23,10 @@ from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.sums import total_params
 
 DATA = {
-    "name": "small",
-    "model": "llama2-7b",
-    "cluster": {"name": "mine", "node": "dgx-a100-80gb", "num_nodes": 4},
+    "name": "small", "model": "llama2-7b", "cluster": {"name": "mine", "node": "dgx-a100-80gb", "num_nodes": 4},
     "plan": {"dp": 32, "microbatch_size": 1, "zero_stage": 3},
-    "training": {"global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"},
-    "stack": {"framework": "fsdp"},
-}
+    "training": {"global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"}, "stack": {"framework": "fsdp"},
+}  # fmt: skip
 
 
 def largest(answer):
@@ -134,11 +131,9 @@ def test_groups_lie_as_meshes_do():
     gpus, mesh = np.arange(16).reshape(8, 1, 2), np.arange(16).reshape(2, 4, 2)
     of_experts = mesh.reshape(2, 2, 4)
     wanted = {
-        "shards": mesh.transpose(0, 2, 1).reshape(-1, 4),
-        "expert_shards": of_experts.transpose(0, 2, 1).reshape(-1, 2),
-        "between": mesh.reshape(2, 8).T,
-        "ep": of_experts.reshape(4, 4),
-    }
+        "shards": mesh.transpose(0, 2, 1).reshape(-1, 4), "expert_shards": of_experts.transpose(0, 2, 1).reshape(-1, 2),
+        "between": mesh.reshape(2, 8).T, "ep": of_experts.reshape(4, 4),
+    }  # fmt: skip
     for name, members in wanted.items():
         assert members_of(name, plan, gpus).tolist() == members.tolist()
 

@@ -42,12 +42,10 @@ def test_waiting_takes_the_larger_of_two_moments(dp, length, copies):
     scenario = build_scenario(
         QWEN3,
         [
-            f"plan.dp={dp}",
-            f"training.global_batch_size={2 * dp}",
-            f"training.sequence_length={length}",
+            f"plan.dp={dp}", f"training.global_batch_size={2 * dp}", f"training.sequence_length={length}",
             f"stack.update_temporaries={copies}",
         ],
-    )
+    )  # fmt: skip
     waits = estimate(scenario).largest
     stays = estimate(scenario.replace(plan=scenario.plan.replace(optimizer_offload=0.0))).largest
     moments = stays.optimizer - waits.optimizer

@@ -32,13 +32,9 @@ def step(order, costs, engine="dag"):
 )
 def test_delay_of_sends_beside_compute(name, steady, engine, costs_of):
     costs = costs_of(
-        4,
-        np.ones(4),
-        np.full(4, 2.0),
-        send_forward_s=[0.1] * 3 + [0.0],
-        send_backward_s=[0.0] + [0.1] * 3,
+        4, np.ones(4), np.full(4, 2.0), send_forward_s=[0.1] * 3 + [0.0], send_backward_s=[0.0] + [0.1] * 3,
         p2p_blocks=False,
-    )
+    )  # fmt: skip
     few, many = (step(build_order(name, 4, 1, m), costs, engine) for m in (40, 80))
     assert (many - few) / 40 == pytest.approx(steady)
     if name == "gpipe":  # only fill and drain pay
@@ -56,13 +52,9 @@ def test_sends_beside_compute_never_lengthen_a_step(order, rng, sends, random_co
 
 
 @given(
-    order=orders(),
-    rng=seeds,
-    blocks=switch,
-    hide_reduce=switch,
-    hide_gather=switch,
+    order=orders(), rng=seeds, blocks=switch, hide_reduce=switch, hide_gather=switch,
     engine=st.sampled_from(sorted(ENGINES)),
-)
+)  # fmt: skip
 def test_breakdown_sums_to_the_step_and_has_no_negative_part(
     order, rng, blocks, hide_reduce, hide_gather, engine, random_costs
 ):
@@ -95,13 +87,9 @@ def test_breakdown_names_the_right_causes(costs_of):
     even = {"optimizer_s": [0.5] * 3, "reduce_s": [1.5] * 3, "reduce_tail_s": [0.25] * 3, "gather_s": [0.75] * 3}
     seconds = break_down(run(Program(order, costs_of(3, [1] * 3, [2] * 3, **even)))).seconds
     expected = {
-        "flop_at_peak": 4 * 0.5 * (1 + 1.5),
-        "matmul_inefficiency": 4 * 0.5 * (1 + 1.5),
-        "recompute": 4 * 0.5,
-        "pipeline_bubble": 2 * (1 + 2),
-        "data_parallel_comm": 1.5 + 0.75,
-        "optimizer": 0.5,
-    }
+        "flop_at_peak": 4 * 0.5 * (1 + 1.5), "matmul_inefficiency": 4 * 0.5 * (1 + 1.5), "recompute": 4 * 0.5,
+        "pipeline_bubble": 2 * (1 + 2), "data_parallel_comm": 1.5 + 0.75, "optimizer": 0.5,
+    }  # fmt: skip
     assert seconds == pytest.approx({**dict.fromkeys(CAUSES, 0.0), **expected})
     # One slower rank keeps the others waiting; sends that block count apart.
     slow = break_down(run(Program(order, costs_of(3, [1, 1, 1], [2, 2, 5])))).seconds

@@ -108,14 +108,9 @@ def test_a_modular_step_on_a_network_that_costs_nothing(scenario):
     nothing, free = np.zeros(order.num_stages), np.zeros(order.num_ranks)
     once = dict.fromkeys(("reduce_s", "reduce_tail_s", "gather_s", "optimizer_s", "offload_s"), free)
     ideal = replace(
-        costs,
-        passes=costs.passes[:, :, np.full(order.num_stages, layer)],
-        **once,
-        send_forward_s=nothing,
-        send_backward_s=nothing,
-        tied_embedding_s=0.0,
-        step_setup_s=0.0,
-    )
+        costs, passes=costs.passes[:, :, np.full(order.num_stages, layer)], **once, send_forward_s=nothing,
+        send_backward_s=nothing, tied_embedding_s=0.0, step_setup_s=0.0,
+    )  # fmt: skip
     layers = scenario.model.num_layers
     rounds = scenario.num_microbatches * -(-layers // plan.pp) + (layers - 1) % plan.pp
     step = run(program_of(scenario, order, ideal)).step_time_s

@@ -43,10 +43,8 @@ def scenarios(draw):
     }  # fmt: skip
     stack = {"preset": draw(st.sampled_from(STACKS)), **{name: draw(st.booleans()) for name in DRAWN}}
     training = {
-        "global_batch_size": dp * microbatches * microbatch_size,
-        "sequence_length": sequence,
-        "precision": "fp16",
-    }
+        "global_batch_size": dp * microbatches * microbatch_size, "sequence_length": sequence, "precision": "fp16",
+    }  # fmt: skip
     return build_scenario(
         {"model": model, "cluster": "selene", "plan": plan, "training": training, "stack": stack, "profile": "a100"}
     )

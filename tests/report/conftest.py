@@ -7,13 +7,9 @@ from sim.report.gantt import step_view
 from sim.report.schedules import plan_changes
 
 SMALL = [
-    "plan.tp=8",
-    "plan.pp=4",
-    "plan.dp=2",
-    "training.global_batch_size=16",
-    "model.num_layers=16",
+    "plan.tp=8", "plan.pp=4", "plan.dp=2", "training.global_batch_size=16", "model.num_layers=16",
     "cluster.num_nodes=8",
-]
+]  # fmt: skip
 SCHEDULES = schedule_names()
 
 

@@ -77,13 +77,10 @@ EVIL = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 
 def test_names_cannot_leave_their_place(answer):
     scenario = answer.scenario
     named = scenario.replace(
-        name=EVIL,
-        description=EVIL,
-        model=scenario.model.replace(name=EVIL),
-        cluster=scenario.cluster.replace(name=EVIL),
-        stack=scenario.stack.replace(name=EVIL),
+        name=EVIL, description=EVIL, model=scenario.model.replace(name=EVIL),
+        cluster=scenario.cluster.replace(name=EVIL), stack=scenario.stack.replace(name=EVIL),
         profile=scenario.profile.replace(name=EVIL),
-    )
+    )  # fmt: skip
     evil = estimate(named)
     for text in (
         report_page(evil),

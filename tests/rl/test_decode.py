@@ -35,11 +35,8 @@ def test_a_small_batch_takes_its_bytes_and_a_large_one_its_flops():
 @settings(deadline=None)
 @given(
     st.sampled_from(["llama3-8b", "qwen3-30b-a3b", "deepseek-v3", "nemotron-h-8b", "gpt-oss-20b"]),
-    st.integers(1, 2000),
-    st.integers(1, 2000),
-    st.floats(0, 30_000),
-    st.floats(0, 30_000),
-)
+    st.integers(1, 2000), st.integers(1, 2000), st.floats(0, 30_000), st.floats(0, 30_000),
+)  # fmt: skip
 def test_batching_pays_and_context_costs(name, first, second, shorter, longer):
     found = engine(name, tp=8)
     few, many = sorted((first, second))

@@ -74,12 +74,9 @@ def test_rewards_are_waited_for_on_policy_and_hidden_by_depth(make_pool, make_sa
 
 @LAWS
 @given(
-    training=st.floats(0.5, 40),
-    sync=st.floats(0, 2),
-    depth=st.sampled_from([0, 0.5, 1, 2, 3, 5]),
-    running=st.sampled_from([8, 64, 1024]),
-    spread=st.floats(0.2, 1.3),
-)
+    training=st.floats(0.5, 40), sync=st.floats(0, 2), depth=st.sampled_from([0, 0.5, 1, 2, 3, 5]),
+    running=st.sampled_from([8, 64, 1024]), spread=st.floats(0.2, 1.3),
+)  # fmt: skip
 def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, sync, depth, running, spread):
     pool, samples = make_pool(4, running), make_samples(spread=spread)
     period = period_of(pool, samples, training, sync, depth=depth)
@@ -98,12 +95,9 @@ def test_more_depth_is_never_slower(make_pool, make_samples, training, depth, ru
 
 @LAWS
 @given(
-    training=st.floats(0.5, 40),
-    gpus=st.integers(1, 12),
-    more=st.integers(1, 12),
-    depth=st.sampled_from([0, 1, 3]),
+    training=st.floats(0.5, 40), gpus=st.integers(1, 12), more=st.integers(1, 12), depth=st.sampled_from([0, 1, 3]),
     running=st.sampled_from([8, 1024]),
-)
+)  # fmt: skip
 def test_more_rollout_gpus_are_never_slower(make_pool, make_samples, training, gpus, more, depth, running):
     samples, loop = make_samples(prompts=64), {"training_s": training, "sync_s": 0.3, "depth": depth}
     few, many = (period_of(make_pool(each, running), samples, **loop).seconds for each in (gpus, gpus + more))

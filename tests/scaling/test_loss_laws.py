@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rows import called, refusals
 
 from sim.errors import SpecError
 from sim.scaling.allocation import (
@@ -175,29 +176,22 @@ def test_scarce_data_wants_a_smaller_model_and_more_loss():
     assert scarce.tokens > 5e10
 
 
-@pytest.mark.parametrize(
-    ("ask", "says"),
-    [
-        (lambda: compute_optimal_for_loss(1.8172, get_law("besiroglu-2024")), "irreducible loss is 1.8172; ask for"),
-        (lambda: compute_optimal_for_loss(float("nan"), get_law("besiroglu-2024")), "loss = nan"),
-        (lambda: compute_optimal_for_loss(-1.0, get_law("kaplan-2020")), "loss = -1"),
-        (lambda: compute_optimal_for_loss(1e-30, get_law("kaplan-2020")), "more than"),
-        (lambda: compute_optimal_for_loss(2.0, get_law("deepseek-2024")), "give a budget"),
-        (lambda: compute_optimal(5.0, get_law("besiroglu-2024")), "the least it can spend is"),
-        (lambda: compute_optimal(-1e20, get_law("besiroglu-2024")), "flop = -1e+20 is not"),
-        (lambda: compute_optimal(float("inf"), get_law("besiroglu-2024")), "flop = inf"),
-        (lambda: tokens_for_loss(2.0, 1e8, BESIROGLU), "tend to 2.6"),
-        (lambda: tokens_for_loss(1.5, 1e12, BESIROGLU), "no model goes below"),
-        (lambda: power_sum_loss(np.array([1e9, -1.0]), 1e9, BESIROGLU), "params = -1"),
-        (lambda: get_law("besiroglu"), "did you mean 'besiroglu-2024'"),
-        (lambda: form_of(get_law("chinchilla-1")), "laws that do: kaplan-2020"),
-        (lambda: compute_optimal_repeated(1e20, 0.0), "unique_tokens = 0"),
-    ],
-)
-def test_the_impossible_is_refused_with_the_nearest_possible(ask, says):
-    with pytest.raises(SpecError) as error:
-        ask()
-    assert says in str(error.value)
+test_the_impossible_is_refused_with_the_nearest_possible = refusals(SpecError, called, [
+    (lambda: compute_optimal_for_loss(1.8172, get_law("besiroglu-2024")), "irreducible loss is 1.8172; ask for"),
+    (lambda: compute_optimal_for_loss(float("nan"), get_law("besiroglu-2024")), "loss = nan"),
+    (lambda: compute_optimal_for_loss(-1.0, get_law("kaplan-2020")), "loss = -1"),
+    (lambda: compute_optimal_for_loss(1e-30, get_law("kaplan-2020")), "more than"),
+    (lambda: compute_optimal_for_loss(2.0, get_law("deepseek-2024")), "give a budget"),
+    (lambda: compute_optimal(5.0, get_law("besiroglu-2024")), "the least it can spend is"),
+    (lambda: compute_optimal(-1e20, get_law("besiroglu-2024")), "flop = -1e+20 is not"),
+    (lambda: compute_optimal(float("inf"), get_law("besiroglu-2024")), "flop = inf"),
+    (lambda: tokens_for_loss(2.0, 1e8, BESIROGLU), "tend to 2.6"),
+    (lambda: tokens_for_loss(1.5, 1e12, BESIROGLU), "no model goes below"),
+    (lambda: power_sum_loss(np.array([1e9, -1.0]), 1e9, BESIROGLU), "params = -1"),
+    (lambda: get_law("besiroglu"), "did you mean 'besiroglu-2024'"),
+    (lambda: form_of(get_law("chinchilla-1")), "laws that do: kaplan-2020"),
+    (lambda: compute_optimal_repeated(1e20, 0.0), "unique_tokens = 0"),
+])  # fmt: skip
 
 
 @given(st.sampled_from(sorted(LAWS)))
@@ -213,14 +207,3 @@ def test_the_smallest_model_the_message_names_just_reaches_the_loss():
         tokens_for_loss(2.0, 1e8, BESIROGLU)
     least = float(str(error.value).partition("more than ")[2].split()[-2])
     assert tokens_for_loss(2.0, least * 1.01, BESIROGLU) > 0
-
-
-@pytest.mark.parametrize(
-    ("value", "published"),
-    [
-        (best_loss(PETAFLOP_DAY, get_law("kaplan-2020")), 2.6581),
-        (best_loss(1e4 * PETAFLOP_DAY, get_law("kaplan-2020")), 1.6771),
-    ],
-)
-def test_kaplan(value, published):
-    assert value == pytest.approx(published, rel=3e-4)

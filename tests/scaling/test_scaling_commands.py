@@ -3,28 +3,21 @@
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import points
-import pytest
-from rows import rows
-from typer.testing import CliRunner
+from rows import refusals, rows
+from typed import answered
 
-from sim.commands.scaling import app
 from sim.errors import SpecError
-from tests.typed import typed
 
 POINTS = str(points.POINTS)
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "training-time.md"
 
 
-def ask(*arguments):
-    """What a command prints; its mistake is raised."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
+ask = partial(answered, "scaling")
 
 
 def read(*arguments):
@@ -61,27 +54,20 @@ def test_laws_say_how_far_they_were_checked():
     assert len(laws["batch"]) == 6
 
 
-@rows(
-    ("arguments", "says"),
-    [
-        (("optimal",), "give --budget"),
-        (("optimal", "--budget", "lots"), "budget = 'lots' is not a number; write it as 2.1, 70B"),
-        (("optimal", "--budget", "-1e20"), "budget = -1e+20"),
-        (("optimal", "--budget", "10"), "too small for kaplan-2020"),
-        (("optimal", "--budget", "1e23", "--loss", "1.9"), "and 1.9 takes 6.25e+27 FLOP"),
-        (("optimal", "--loss", "1.75"), "besiroglu-2024: no budget reaches a loss of 1.75: the irreducible loss is 1.8172"),
-        (("optimal", "--loss", "2", "--unique-tokens", "1B"), "goes with --budget"),
-        (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
-        (("model", "--", "-5B"), "parameters = -5e+09"),
-        (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
-        (("optimal", "--loss", "1e-30"), "0.1 to 20.0 nats a token"),
-                    (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
-    ],
-)  # fmt: skip
-def test_mistakes_say_what_to_type(arguments, says):
-    with pytest.raises(SpecError) as error:
-        ask(*arguments)
-    assert says in str(error.value)
+test_mistakes_say_what_to_type = refusals(SpecError, lambda words: ask(*words), [
+    (("optimal",), "give --budget"),
+    (("optimal", "--budget", "lots"), "budget = 'lots' is not a number; write it as 2.1, 70B"),
+    (("optimal", "--budget", "-1e20"), "budget = -1e+20"),
+    (("optimal", "--budget", "10"), "too small for kaplan-2020"),
+    (("optimal", "--budget", "1e23", "--loss", "1.9"), "and 1.9 takes 6.25e+27 FLOP"),
+    (("optimal", "--loss", "1.75"), "besiroglu-2024: no budget reaches a loss of 1.75: the irreducible loss is 1.8172"),
+    (("optimal", "--loss", "2", "--unique-tokens", "1B"), "goes with --budget"),
+    (("model", "gpt3-175"), "did you mean 'gpt3-175b'"),
+    (("model", "--", "-5B"), "parameters = -5e+09"),
+    (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
+    (("optimal", "--loss", "1e-30"), "0.1 to 20.0 nats a token"),
+    (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
+])  # fmt: skip
 
 
 def test_the_pages_commands_work(tmp_path, monkeypatch):
@@ -91,9 +77,3 @@ def test_the_pages_commands_work(tmp_path, monkeypatch):
     assert len(lines) >= 6
     for line in lines:
         assert ask(*shlex.split(line)), line
-
-
-def test_it_is_a_verb_of_flopcast():
-    result = typed("scaling", "optimal", "--loss", "1.0")
-    assert result.returncode == 2
-    assert "irreducible" in result.stderr

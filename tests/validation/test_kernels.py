@@ -60,16 +60,12 @@ def test_published_multiplies_by_alignment():
 @cache
 def forward_s(hidden):
     """Time of an attention and of an MLP of GPT-NeoX, forward, on one A100, four sequences of 2,048 tokens. [s]"""
-    scenario = build_scenario(
-        {
-            "model": {"num_layers": 2, "hidden_size": hidden, "num_heads": 128, "vocab_size": 51200},
-            "cluster": {"name": "one", "node": "dgx-a100-40gb", "num_nodes": 1},
-            "plan": {"microbatch_size": 4},
-            "training": {"sequence_length": 2048, "global_batch_size": 4, "precision": "fp16"},
-            "stack": {"framework": "gpt-neox", "attention": "math"},
-            "profile": "a100",
-        }
-    )
+    scenario = build_scenario({
+        "model": {"num_layers": 2, "hidden_size": hidden, "num_heads": 128, "vocab_size": 51200},
+        "cluster": {"name": "one", "node": "dgx-a100-40gb", "num_nodes": 1}, "plan": {"microbatch_size": 4},
+        "training": {"sequence_length": 2048, "global_batch_size": 4, "precision": "fp16"},
+        "stack": {"framework": "gpt-neox", "attention": "math"}, "profile": "a100",
+    })  # fmt: skip
     compute, by_module = cost_model(scenario).compute, {}
     for operation in layer_operations(scenario.model, scenario.stack, cut_of(scenario)):
         for kernel in operation.forward:

@@ -146,13 +146,6 @@ def test_only_what_ran_is_taken_to_have_held_less(layouts):
     assert (ran.predicted, full.predicted) == ("fits", "oom")
 
 
-def test_a_kernel_of_flash_attention_keeps_no_scores(layouts):
-    unfused, flash = layouts(
-        {"kernel": "unfused", "recompute": "none"}, {"kernel": "flash_attention_2", "recompute": "none"}
-    )
-    assert flash.needed_bytes < unfused.needed_bytes
-
-
 @pytest.mark.thorough
 def test_published_peaks_of_the_third_collection(measurements):
     alone, joined = (

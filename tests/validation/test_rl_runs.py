@@ -1,6 +1,5 @@
 """Published steps of reinforcement learning: how far ours are from them, held so that a change is seen."""
 
-import json
 from pathlib import Path
 from statistics import mean, median
 
@@ -58,11 +57,3 @@ def test_the_page_shows_what_is_printed(runs, monkeypatch):
     printed = CliRunner().invoke(app, ["validate", "rl"], env={"COLUMNS": "110"}).output
     lines = [line.rstrip() for line in printed.splitlines()]
     assert "\n".join(lines).rstrip() in shown
-
-
-@pytest.mark.thorough
-def test_as_json(runs, monkeypatch):
-    monkeypatch.setattr("flopcast_validation.rl_runs.published_steps", lambda: runs)
-    found = json.loads(CliRunner().invoke(app, ["validate", "rl", "--json"]).output)
-    assert [row["measured_s"] for row in found["steps"]][:2] == [97.7, 74.6]
-    assert found["rates"][0]["measured"] == 28312

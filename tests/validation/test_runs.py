@@ -136,13 +136,6 @@ def test_mistakes_are_refused_before_any_work(runs_file, run_row, tmp_path):
         assert result.stdout.strip() == ""
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
-    (tmp_path / "some.csv").write_text("id,gpu\n1,2\n")
-    result = typed("validate", "--runs", tmp_path / "some.csv")
-    assert result.returncode == 2
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
 def test_frameworks_that_are_not_known_are_named(runs_file, run_row):
     rows = [run_row(framework="HF Trainer"), run_row(id="two", framework="HF Trainer"), run_row(id="three")]
     text = typed("validate", "--runs", runs_file(rows)).stdout

@@ -144,11 +144,7 @@ SUITE = (
 )
 #: One process, a pipeline, and tensor, pipeline and data parallelism together.
 QUICK_SHAPE = GptShape(num_layers=4, hidden_size=256, num_heads=4, sequence_length=128)
-QUICK_SUITE = (
-    Configuration(1, 1, 1, "gpipe", 2),
-    Configuration(1, 2, 1, "1f1b", 4),
-    Configuration(2, 2, 2, "1f1b", 2),
-)
+QUICK_SUITE = (Configuration(1, 1, 1, "gpipe", 2), Configuration(1, 2, 1, "1f1b", 4), Configuration(2, 2, 2, "1f1b", 2))
 
 #: Name -> shape, and sequences of a micro-batch. Layers and widths are those of GPT-3 Medium, XL and 6.7B (Brown et al.
 #: 2020, arXiv:2005.14165, table 2.1), the vocabulary is GPT-2's, padded to a multiple of 128.

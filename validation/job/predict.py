@@ -220,10 +220,7 @@ def with_host_behind(
     down as the host's.
     """
     host = host_work(costs, cut, machine, home)
-    waits = (
-        np.maximum(0.0, host.forward - costs.forward_s),
-        np.maximum(0.0, host.backward - costs.backward_s),
-    )
+    waits = (np.maximum(0.0, host.forward - costs.forward_s), np.maximum(0.0, host.backward - costs.backward_s))
     return replace(_lengthened(costs, Cause.HOST, *waits), optimizer_s=np.maximum(costs.optimizer_s, host.update))
 
 

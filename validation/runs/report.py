@@ -99,10 +99,7 @@ def reading(item: Scored) -> str:
         ("Omni-Path" in scenario.cluster.name or "V100" in run.gpu, "shared cluster, runs differ by up to 40 %"),
         ("power" in run.gpu.lower() or "cap" in run.gpu.lower(), "the GPU's power is capped below the profile's"),
         (bool(run.inferred) and len(run.choices) > 1, "layout not fully stated; the fastest that fits was assumed"),
-        (
-            NO_CONVENTION in run.inferred,
-            "flops_convention is not stated: are recomputed FLOPs counted?",
-        ),
+        (NO_CONVENTION in run.inferred, "flops_convention is not stated: are recomputed FLOPs counted?"),
         (scenario.training.format is not None, "8-bit recipes differ in what stays in 16 bits, and cast costs"),
         (scenario.model.hidden_size <= 2048, "small kernels: the host's speed decides, which differs between machines"),
     ]

@@ -50,10 +50,7 @@ def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
     )
     _print_chance(out, summaries)
     _print_biases(out, scored, sweeps)
-    return {
-        "sweeps": [each.to_dict() for each in sweeps],
-        "sweep_summaries": [each.to_dict() for each in summaries],
-    }
+    return {"sweeps": [each.to_dict() for each in sweeps], "sweep_summaries": [each.to_dict() for each in summaries]}
 
 
 def _by_source(summaries: Sequence[SweepSummary]) -> Any:

@@ -13,10 +13,9 @@ THREE = "data + pipeline + tensor"
 
 def register(app: typer.Typer) -> None:
     """Add the command to an application."""
-    app.command(
-        name="strategies",
-        epilog=examples("validate strategies", "validate strategies --ideal-network"),
-    )(strategies)
+    app.command(name="strategies", epilog=examples("validate strategies", "validate strategies --ideal-network"))(
+        strategies
+    )
 
 
 def strategies(
