@@ -92,7 +92,7 @@ def models() -> Jobs:
 def _model(name: str) -> dict[str, Any]:
     length = min(4096, load_preset("models", name).get("max_sequence_length", 4096))
     training = {"global_batch_size": 4, "sequence_length": length, "precision": "bf16"}
-    data = {"model": name, "cluster": "superpod-h100", "plan": {}, "training": training}
+    data = {"model": name, "cluster": "superpod-h100", "plan": {"tp": 1}, "training": training}
     whole = estimate(build_scenario(data))
     layers = whole.scenario.model.num_layers
     cut = estimate(build_scenario({**data, "plan": {"pp": layers, "recompute": "selective"}}))
