@@ -227,8 +227,9 @@ def longer_ranks(layers: int, pp: Ints) -> Ints:
 
 MOMENTS, CAST, HELD, TRAINED = 0, 1, slice(2, 4), slice(-2, None)
 """Places on the first axis of parameters: numbers that the optimizer keeps, whatever their width; those in matrices of
-layers, which multiplies may read in fewer bits; a pair of all parameters, of frozen ones in fewer bits as many as take their memory; and a pair of those with gradients and an
-optimizer: all, or behind them adapters where these alone are."""
+layers, which multiplies may read in fewer bits; a pair of all parameters, of frozen ones in fewer bits as many as take
+their memory; and a pair of those with gradients and an optimizer: all, or behind them adapters where these alone
+are."""
 
 
 def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
