@@ -26,7 +26,7 @@ from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage, deal_stages
 from sim.work.operations import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
 from sim.work.optimizer import table_moments
-from sim.work.sums import adapter_params, held_blocks, layer_params, moments, stored_params
+from sim.work.sums import adapter_params, held_blocks, layer_params, moments, orthogonalised, stored_params
 
 _NO_STAGES = np.zeros(0, dtype=np.int64)
 
@@ -225,10 +225,11 @@ def longer_ranks(layers: int, pp: Ints) -> Ints:
     return np.asarray(np.minimum(layers % pp, np.maximum(pp - 2, 0)))
 
 
-MOMENTS, HELD, TRAINED = 0, slice(1, 3), slice(-2, None)
-"""Places on the first axis of parameters: numbers that the optimizer keeps, whatever their width; a pair of all
-parameters, of frozen ones in fewer bits as many as take their memory; and a pair of those with gradients and an
-optimizer: all, or behind them adapters where these alone are."""
+MOMENTS, CAST, HELD, TRAINED = 0, 1, slice(2, 4), slice(-2, None)
+"""Places on the first axis of parameters: numbers that the optimizer keeps, whatever their width; those in matrices of
+layers, which multiplies may read in fewer bits; a pair of all parameters, of frozen ones in fewer bits as many as take
+their memory; and a pair of those with gradients and an optimizer: all, or behind them adapters where these alone
+are."""
 
 
 def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
@@ -245,11 +246,12 @@ def block_params(costs: CostModel, *degrees: bytes) -> Floats:
     tp, ep, etp = (np.frombuffer(each, dtype=np.int64) for each in degrees)
     model, adapters, optimizer = costs.model, adapters_of(costs.training), costs.training.optimizer
     blocks = held_blocks(model, tp, ep, etp, adapters)
-    held = np.zeros((3 if adapters is None else 5, len(blocks) + 1, len(tp)))
+    held = np.zeros((4 if adapters is None else 6, len(blocks) + 1, len(tp)))
     every, experts = held[HELD]
     for number, block in enumerate(blocks):
         every[number], experts[number] = stored_params(block.operations)
         held[MOMENTS, number] = moments(block.operations, optimizer)
+        held[CAST, number] = sum(each.params for each in orthogonalised(block.operations))
     every[-1], held[MOMENTS, -1] = -model.vocab_size * model.hidden_size / tp, -table_moments(model, optimizer, tp)
     every -= experts
     if adapters is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.arrays import Floats, Ints, KindPlanFloats, Number, StageFloats
 from sim.pricing.cells import Plans, plans_of
-from sim.pricing.deal import HELD, MOMENTS, TRAINED, deal_of, put_together
+from sim.pricing.deal import CAST, HELD, MOMENTS, TRAINED, deal_of, put_together
 from sim.specs import Scenario
 from sim.units import show
 from sim.work.layers import HEAD
@@ -53,8 +53,10 @@ def peak_memory(
     total, shards = held[HELD].sum(axis=0), layouts.shard_of(held[HELD], plans.layout)
     trained, shard = _trained_and_sharded(plans, held)
     of_weights = np.where(zero >= 3, shards / np.maximum(total, 1e-30), 1.0)
-    # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded.
-    frozen = np.where(fp32_shards & stack.fp32_frozen, 4.0 / training.activation_bytes, 1.0)
+    # Frozen weights have no optimizer that would keep them in 32 bits, but may be in fp32 shards as they were loaded;
+    # FSDP wraps a model on one GPU too.
+    loaded = stack.fp32_frozen & (fp32_shards | (layouts.gpus[plans.layout] == 1))
+    frozen = np.where(loaded, 4.0 / training.activation_bytes, 1.0)
     kept_here = total * ~fp32_shards
     if training.adapter_rank:
         kept_here = trained * ~fp32_shards + frozen * (total - trained)
@@ -74,7 +76,7 @@ def peak_memory(
     gradients = np.where(alone, np.maximum(gradients - activations - of_logits, 0.0), gradients)
     moment = np.maximum(moment, _update_bytes(plans, state, shard[0]) - activations - of_logits)
     return MemoryUse(
-        weights=kept_here * training.activation_bytes * of_weights * weight_versions,
+        weights=kept_here * training.activation_bytes * of_weights * weight_versions + _cast_bytes(plans, held[CAST]),
         gradients=gradients,
         optimizer=state_bytes(*state) * shard[0],
         activations=activations,
@@ -84,6 +86,24 @@ def peak_memory(
         framework=stack.framework_memory_bytes,
         fragmentation=stack.fragmentation * (activations + of_logits + working),
     )
+
+
+def _cast_bytes(plans: Plans, params: Number) -> Number:
+    """What weights take in the 8 or 4 bits that multiplies read, more than in the 16 bits that are counted.  [bytes]
+
+    Transformer Engine casts them in a step's first micro-batch and keeps them, by rows for the forward and by columns
+    for the input gradient (NVIDIA/TransformerEngine:transformer_engine/pytorch/module/base.py, get_weight_workspace).
+    With one scale a tensor Blackwell's multiplies read either way (pytorch/csrc/extensions/util.cpp,
+    non_tn_fp8_gemm_supported). There are 16 bits besides, unless weights lie in these alone (fp8_param_gather).
+    """
+    stack, training, gpu = plans.costs.stack, plans.costs.training, plans.costs.compute.gpu
+    few = training.format
+    if few is None or not stack.fused_casts or training.frozen_precision:
+        return 0.0
+    copies = 1 if training.precision == "fp8" and "fp4" in gpu.peak_flop_per_s else 2
+    wide = training.activation_bytes if stack.fp8_gathers and few.peak == "fp8" else 0
+    share = 1.0 - training.high_precision_layers / plans.costs.model.num_layers
+    return (copies * few.nbytes - wide) * share * params * (plans.zero_stage < 3)
 
 
 def _update_bytes(plans: Plans, state: tuple[Any, ...], shard: Number) -> Number:

@@ -42,11 +42,6 @@ INSTEAD: dict[str, dict[str, str]] = {
 """Record -> a field's name in files -> what the message about it ends with."""
 
 
-STORED = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "fp8": 1.0}
-"""Bytes of a weight that only lies in memory in a format. nf4: 4 bits, an 8-bit scale for 64 weights, and an fp32 one
-for 256 of those scales (Dettmers et al. 2023, arXiv:2305.14314, section 3: double quantization). [bytes]"""
-
-
 class Format(NamedTuple):
     """Numbers of few bits with scales.
 
@@ -75,6 +70,11 @@ FORMATS: Mapping[str, Format] = {
 """fp8: one scale a tensor, or a block of 128. mxfp8 and mxfp4: one of 8 bits for 32 numbers (Rouhani et al. 2023,
 arXiv:2310.10537). nvfp4: one of 8 bits for 16, which need the tensor's largest magnitude first, and a Hadamard
 transform before the weights' gradient (NVIDIA 2025, arXiv:2509.25149, section 4)."""
+
+
+STORED = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), **{name: each.nbytes for name, each in FORMATS.items()}}
+"""Bytes of a weight that only lies in memory in a format. nf4: 4 bits, an 8-bit scale for 64 weights, and an fp32 one
+for 256 of those scales (Dettmers et al. 2023, arXiv:2305.14314, section 3: double quantization). [bytes]"""
 
 
 # Longest first: `_bytes_per_s` must win over `_s`.

@@ -173,8 +173,8 @@ class StackSpec(Spec):
     """ZeRO stage 3 keeps weights and gradients in fp32 and casts what it gathers (PyTorch's FSDP), so that there are
     no 16-bit weights beside the optimizer's."""
     fp32_frozen: bool = False
-    """Where adapters train a model, its own frozen weights lie in fp32 shards too, as they were loaded; otherwise they
-    are 16-bit."""
+    """Where adapters train a model, its own frozen weights lie in fp32 shards too, as they were loaded, even if one GPU
+    has all of them; otherwise they are 16-bit."""
     peft_adapters: Literal["no", "fp32", "autocast"] = "no"
     """Adapters as Hugging Face's PEFT puts them into transformers' models: one beside each matrix of queries, keys,
     values, gate and up, and in fp32 (autocast_adapter_dtype). Outside autocast all that goes through them is too."""
@@ -182,7 +182,8 @@ class StackSpec(Spec):
     """Host time of a forward, or one run again, through a linear with adapters while the GPU waits: the host reads back
     where each adapter's tokens begin, and has launched nothing when it knows. [s]"""
     fp8_gathers: bool = False
-    """ZeRO stage 3 casts the layers' weights before it gathers them, and not after, where multiplies are in 8 bits."""
+    """Where multiplies are in 8 bits, the layers' weights lie in these alone (fp8_param_gather), and ZeRO stage 3
+    gathers them so. Otherwise Transformer Engine, whose casts are fused, keeps what it casts beside 16-bit weights."""
     overlap_context: bool = True
     """Context parallelism sends keys and values round a ring while it computes attention (Megatron-Core's cp_comm_type
     p2p), instead of gathering them first. Each rank sends over its own card, where a gather uses all of a node's."""

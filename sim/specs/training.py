@@ -47,10 +47,10 @@ class TrainingSpec(Spec):
     """Linears with adapters, by Megatron's names: linear_qkv, all projections to queries, keys and values;
     linear_proj, attention's output; linear_fc1 and linear_fc2, of MLPs and experts; in_proj and out_proj, of layers
     that carry a state."""
-    frozen_precision: Literal["nf4", "fp8"] | None = None
+    frozen_precision: Literal["nf4", "fp8", "nvfp4", "mxfp4"] | None = None
     """Number format in which the frozen matrices of layers lie beside adapters: nf4, QLoRA's 4 bits (Dettmers et al.
-    2023, arXiv:2305.14314), or fp8. Matrices that are multiplied in another format are written out in 16 bits before
-    every multiply. Default: that of the activations."""
+    2023, arXiv:2305.14314), or a format that is multiplied. Matrices that are multiplied in another format are written
+    out in 16 bits before every multiply. Default: that of the activations."""
     packed_length: PositiveInt | None = None
     """Length that attention sees where short sequences are packed into one of sequence_length: the sum of their squared
     lengths over the sum of their lengths. Default: none are packed."""

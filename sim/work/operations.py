@@ -214,12 +214,16 @@ class Adapters:
     src/megatron/bridge/peft/lora.py, which wraps the grouped linear as one).
 
     frozen : format in which the matrices lie that they stand beside; None for that of the activations.
+    copies : of each of these. Those that are multiplied in 4 bits as they lie are there by rows and by columns, as a
+        scale is of neighbours that the multiply adds up (AMD-AGI/Primus:primus/backends/megatron_bridge/recipes/
+        mlperf_llama2_70b/pre_quantize_mxfp4.py, MXFP4Quantizer).
     """
 
     rank: int
     targets: tuple[str, ...]
     count: int = 1
     frozen: str | None = None
+    copies: int = 1
 
     @property
     def linears(self) -> frozenset[str]:
@@ -228,14 +232,16 @@ class Adapters:
 
     def stored(self, width: float) -> float:
         """Size of a frozen number of a layer's matrices, over that of a number of so many bytes."""
-        return STORED[self.frozen] / width if self.frozen else 1.0
+        return self.copies * STORED[self.frozen] / width if self.frozen else 1.0
 
 
 def adapters_of(training: TrainingSpec) -> Adapters | None:
     """Return the adapters of a training job; None where all weights are trained."""
     if not training.adapter_rank:
         return None
-    return Adapters(training.adapter_rank, training.adapter_targets, training.num_adapters, training.frozen_precision)
+    frozen = training.frozen_precision
+    copies = 2 if frozen == training.precision and frozen != "fp8" else 1
+    return Adapters(training.adapter_rank, training.adapter_targets, training.num_adapters, frozen, copies)
 
 
 class Operation(NamedTuple):

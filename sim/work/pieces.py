@@ -294,7 +294,7 @@ class Writer:
             return weights, (), 0.0
         stored, params = adapters.stored(width), sum(each.params for each in weights if each.columns is not None)
         weights = [each if each.columns is None else each._replace(stored=stored) for each in weights]
-        if self.cut.format is not None and self.cut.format.peak == adapters.frozen:
+        if self.cut.format is not None and (self.cut.format.peak == adapters.frozen or adapters.copies > 1):
             return weights, (), 0.0
         moved = params * width * (1 + stored) / DEQUANTISED_SHARE
         written = memory(f"{name} dequantised", moved, matrices, sort="copy")

@@ -245,6 +245,9 @@ def test_frozen_weights_are_in_the_bits_they_were_loaded_in(fp32_frozen, nbytes,
     changes = ["plan.microbatch_size=1", "plan.zero_stage=3", "training.adapter_rank=8"]
     scenario, use = memory_of(scenarios, changes, fp32_shards=True, fp32_frozen=fp32_frozen)
     assert use.weights == pytest.approx(nbytes * total_params(scenario.model) / 64)
+    alone = ["plan.microbatch_size=1", "plan.dp=1", "training.adapter_rank=8"]
+    scenario, use = memory_of(scenarios, alone, fp32_shards=True, fp32_frozen=fp32_frozen)
+    assert use.weights == pytest.approx(nbytes * total_params(scenario.model), rel=0.01)
 
 
 def test_gradients_that_a_backward_holds_at_once():

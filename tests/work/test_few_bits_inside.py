@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from asked import asked
 from counts import attention_core, experts_work, layer_activation_bytes, layer_work
+from rows import rows
 
 from sim import estimate
 from sim.costs.compute import ComputeModel
@@ -40,6 +41,28 @@ def cut(precision="mxfp8", **changes):
 
 def names(phase):
     return {item.name for item in phase.operations}
+
+
+@rows(
+    "node, framework, training, kept",
+    [
+        ("dgx-h100", "megatron-lm", {"precision": "fp8"}, 2),  # by rows and by columns
+        ("dgx-b200", "megatron-lm", {"precision": "fp8"}, 1),  # which Blackwell reads either way
+        ("dgx-b200", "megatron-lm", {"precision": "mxfp8", "high_precision_layers": 8}, 2 * (1 + 1 / 32) * 24 / 32),
+        ("dgx-b200", "megatron-bridge", {"precision": "fp8"}, 1 - 2),  # and nothing in 16 bits
+        ("dgx-b200", "megatron-bridge", {"precision": "nvfp4"}, 2 * (1 / 2 + 1 / 16)),
+        ("dgx-h100", "torchtitan", {"precision": "fp8"}, 0),  # cast anew every time
+    ],
+)
+def test_weights_are_kept_in_the_bits_that_are_multiplied(node, framework, training, kept):
+    """Of Llama 3 8B's matrices in layers, in bytes a number beside the 16 bits of a run in bf16."""
+    cluster, plan = {"name": "some", "node": node, "num_nodes": 1}, {"dp": 8, "zero_stage": 1}
+    few, wide = (
+        estimate(asked("llama3-8b", cluster, plan, stack=framework, **each))
+        for each in (training, {"precision": "bf16"})
+    )
+    matrices = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    assert few.largest.weights - wide.largest.weights == pytest.approx(kept * matrices, abs=1)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "mxfp8"])
@@ -143,7 +166,8 @@ def test_activations_in_32_bits_around_multiplies_in_8():
         return estimate(DENSE.replace(training=DENSE.training.replace(**training)))
 
     narrow, wide, fp32 = answer(), answer(fp32_activations=True), answer(precision="fp32")
-    assert wide.largest.weights == 2 * narrow.largest.weights == fp32.largest.weights
+    kept = wide.largest.weights - fp32.largest.weights  # of what is multiplied, in 8 bits
+    assert 2 * (narrow.largest.weights - kept) == fp32.largest.weights
     assert wide.largest.optimizer == fp32.largest.optimizer < narrow.largest.optimizer
     assert narrow.largest.activations < wide.largest.activations < 2 * narrow.largest.activations
     assert wide.largest.activations < fp32.largest.activations
