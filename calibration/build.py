@@ -51,6 +51,7 @@ from flopcast_calibration.fit.kernels import NUMBER_BYTES
 from flopcast_calibration.measurement import MeasurementSet
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
+from sim.specs.presets import watts_per_flop_per_s
 from sim.specs.profile import LinkParams, OperationParams
 
 #: Collectives with values of their own in a profile; the others take the all-reduce's.
@@ -256,6 +257,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     return {
         "memory": base.memory.replace(efficiency=efficiency, operations=sorts or base.memory.operations),
         "gemm": fitted.replace(precisions=fitted.precisions | shares),
+        "clock": base.clock.replace(power_over_peak=watts_per_flop_per_s(gpu)) if gemm and base.clock else base.clock,
         "attention": base.attention.replace(versions=speeds, **attention, **reach) if attention else base.attention,
         "fitted_gpus": cluster.node.gpus_per_node if TOGETHER in draft.fits else 1 if alone else base.fitted_gpus,
     }

@@ -293,8 +293,8 @@ def _state_savings(plan: Data, stated: Data, habits: Habits, training: Data, num
     """Ways to hold less of weights and optimizer, for runs whose state alone does not fit: a run that was measured did.
 
     Replicas share their state, if the row does not say how far they do. On one node the weights are frozen and adapters
-    trained, on more nodes the optimizer waits on the host, each where the framework's users do so; on one GPU the
-    frozen weights are at last kept in four bits.
+    trained, on more nodes the optimizer waits on the host or, if that is not enough, adapters are trained, each where
+    the framework's users do so; on one GPU the frozen weights are at last kept in four bits.
     """
     if "adapter_rank" in training or "optimizer_offload" in plan:
         return
@@ -314,6 +314,8 @@ def _state_savings(plan: Data, stated: Data, habits: Habits, training: Data, num
     for share in shares:
         offload = {**sharded, "optimizer_offload": share}
         yield {"plan": offload}, f"{', '.join(f'{name} {offload[name]:g}' for name in offload)}: {UNSAID}"
+    if shares and num_nodes > 1 and (rank := habits.get("adapters")):
+        yield {"training": {"adapter_rank": rank}}, f"adapter_rank {rank}: {UNSAID}"
 
 
 def _memory_savings(

@@ -120,8 +120,9 @@ class GpuSpec(Spec):
     """Units that each work on one tile of a matrix multiply: NVIDIA's streaming multiprocessors, AMD's compute units.
     If the maker prints none, take that of the nearest GPU; without a profile, the step hardly depends on it."""
     max_power_w: PositiveFloat | None = None
-    """Power limit of the board. Without a profile, the share of peak that multiplies reach follows from it. The energy
-    of a run follows from it too, where the node's power is not given. Default: unknown. [W]"""
+    """Power limit of the board. Without a profile, the share of peak that multiplies reach follows from it, and with
+    one of H100 or H200 their clock. The energy of a run follows from it too, where the node's power is not given.
+    Default: unknown. [W]"""
     sustained_clock: float = Field(default=1.0, gt=0, le=1)
     """Share of the boost clock, for which the peaks are given, that dense multiplies keep hour after hour at the power
     limit. Profiles fitted to training runs hold it already; those of single kernels do not."""

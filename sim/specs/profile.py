@@ -71,7 +71,7 @@ class GemmParams(Spec):
 class ClockParams(Spec):
     """The clock that a board's power limit leaves for matrix multiplies (`sim.costs.compute.clock_gain`).
 
-    Powers are shares of the limit.
+    Powers are shares of the limit of the board that was measured.
     """
 
     idle_power: float = Field(ge=0, lt=1)
@@ -85,6 +85,9 @@ class ClockParams(Spec):
     multiplying: float = Field(default=1.0, gt=0, le=1)
     """Share of the time that multiplies took where the profile's `gemm.max_efficiency` was found. Default: all of it,
     as in benchmarks of multiplies."""
+    power_over_peak: PositiveFloat | None = None
+    """Power limit of the board that was measured over its 16-bit peak. Multiplies of a GPU with less power for its peak
+    go at a lower clock. Default: as much as the GPU has. [W s/FLOP]"""
 
 
 class AttentionParams(Spec):

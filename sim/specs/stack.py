@@ -175,9 +175,10 @@ class StackSpec(Spec):
     fp32_frozen: bool = False
     """Where adapters train a model, its own frozen weights lie in fp32 shards too, as they were loaded, even if one GPU
     has all of them; otherwise they are 16-bit."""
-    peft_adapters: Literal["no", "fp32", "autocast"] = "no"
+    peft_adapters: Literal["no", "fp32", "autocast", "16-bit"] = "no"
     """Adapters as Hugging Face's PEFT puts them into transformers' models: one beside each matrix of queries, keys,
-    values, gate and up, and in fp32 (autocast_adapter_dtype). Outside autocast all that goes through them is too."""
+    values, gate and up, and in fp32 (autocast_adapter_dtype). Outside autocast all that goes through them is too.
+    16-bit: they are cast as the model is, by DeepSpeed or by PEFT before autocast_adapter_dtype."""
     adapter_stall_s: NonNegativeFloat = 0.0
     """Host time of a forward, or one run again, through a linear with adapters while the GPU waits: the host reads back
     where each adapter's tokens begin, and has launched nothing when it knows. [s]"""

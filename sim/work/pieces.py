@@ -317,7 +317,7 @@ class Writer:
         parallelism cuts them both; beside experts every GPU has one, for all its tokens together, cut as these are.
 
         Those of PEFT are in fp32. Their input is cast to that, and what they give is cast back; autocast casts their
-        input back instead, before they multiply. Gradients go the same ways.
+        input back instead, before they multiply. Gradients go the same ways. In 16 bits nothing is cast.
         """
         cut, adapters, peft = self.cut, self.cut.adapters, self.stack.peft_adapters
         if adapters is None:
@@ -341,13 +341,14 @@ class Writer:
         kept: tuple[Tensor, ...] = source, source.like(f"{name} narrow", rank)
         if peft != "no":
             cast, back = cut.width + 4, wide != cut.width  # either way
-            casts = (1 if back else 2) * cast * apart * k
+            casting = 0 if peft == "16-bit" else 1 if back else 2
+            casts = casting * cast * apart * k
             moved = (
                 casts + (3 * wide + 2 * cut.width + back * (cast + 2)) * n,
                 casts + 3 * cut.width * apart * k + (2 * wide + back * 2 * cast) * n,
             )
-            launches, sort = (4 * apart, (5 if back else 4) * apart), "step"
-            inputs = source.like(f"{name} input", apart * k).in_bytes(wide)
+            launches, sort = ((2 + casting + back) * apart, (2 + casting + 2 * back) * apart), "step"
+            inputs = source.like(f"{name} input", apart * k).in_bytes(wide) if casting else source
             kept = inputs, source.like(f"{name} narrow", apart * rank).in_bytes(wide)
         stalls = self.stack.adapter_stall_s, 0.0
         for each, nbytes, count, stall_s in zip(("forward", "input_grad"), moved, launches, stalls, strict=True):

@@ -142,7 +142,8 @@ def test_uneven_layers_are_listed(run_row):
 
 
 def test_a_run_whose_state_has_no_room_held_less_of_it(run_row):
-    # 16 bytes for each of 0.8 billion parameters a layer: one node shards or trains adapters, several offload the optimizer.
+    # 16 bytes for each of 0.8 billion parameters a layer: one node shards or trains adapters, several offload
+    # the optimizer, or train adapters where that is not enough.
     large = {
         "hidden": 8192, "heads": 64, "kv_heads": 64, "ffn_hidden": 32768, "tp": 1, "pp": 1,
         "micro_batch_seqs": 1, "recompute": "full", "vp_stages": 1, "schedule": "1f1b",
@@ -152,6 +153,7 @@ def test_a_run_whose_state_has_no_room_held_less_of_it(run_row):
         ("Hugging Face Trainer", 8, 20, ""): ("zero_stage 3: ", {}, {"zero_stage": 3}),
         ("DeepSpeed", 2, 20, 3): ("adapter_rank 16: ", {"adapter_rank": 16}, {}),
         ("DeepSpeed", 16, 120, 3): ("optimizer_offload 1: ", {}, {"optimizer_offload": 1.0}),
+        ("DeepSpeed", 16, 420, 3): ("adapter_rank 16: ", {"adapter_rank": 16}, {}),
         ("Megatron-LM", 1, 20, 0): ("", {}, {}),
     }  # fmt: skip
     for (framework, gpus, layers, stage), (rule, training, plan) in cases.items():

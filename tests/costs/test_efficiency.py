@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sim.costs.block import FORWARD, block_costs
 from sim.costs.collectives import Fabric
-from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time, issue_clock
+from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time, issue_clock, power_share
 from sim.network.placement import Group
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
 from sim.work.attention import padded_head
@@ -231,17 +231,24 @@ def test_flash_attention_2_has_no_kernel_for_blackwell(name):
 CLOCK = PROFILES["h200"].clock
 
 
-@given(st.floats(0, 5), st.floats(0.3, 1.0))
-def test_a_boards_power_is_what_its_limit_allows(others, multiplying):
+@given(st.floats(0, 5), st.floats(0.3, 1.0), st.floats(0.5, 1.5))
+def test_a_boards_power_is_what_its_limit_allows(others, multiplying, limit):
     """What multiplies draw more than the limit, other kernels draw less, until the clock is at its highest."""
     clock = CLOCK.replace(multiplying=multiplying)
     usual = (1 - multiplying) / multiplying
     assert clock_gain(usual, clock) == pytest.approx(1)
     assert clock_gain(others, clock) <= clock_gain(others + 0.1, clock) + 1e-12
-    gain = float(clock_gain(others, CLOCK))
-    seconds = 1 / gain + others
-    drawn = (clock.idle_power + (1 - clock.idle_power) * gain**clock.exponent) / gain + clock.others_power * others
-    assert drawn == pytest.approx(seconds, rel=1e-3) or (gain == CLOCK.most and drawn < seconds)
+    assert clock_gain(others, clock, limit) <= clock_gain(others, clock, limit + 0.1) + 1e-12
+    gain = float(clock_gain(others, CLOCK, limit))
+    allowed, drawn_by_others = limit * (1 / gain + others), min(clock.others_power, limit) * others
+    drawn = (clock.idle_power + (1 - clock.idle_power) * gain**clock.exponent) / gain + drawn_by_others
+    assert drawn == pytest.approx(allowed, rel=1e-3) or (gain == CLOCK.most and drawn < allowed)
+
+
+@rows("gpu, share", [("h100-sxm-80gb", 1.0), ("gh200-96gb", 580 / 700), ("h100-pcie-80gb", 0.654)])
+def test_multiplies_of_a_gpu_with_less_power_go_at_a_lower_clock(gpu, share):
+    """An H100 PCIe has half an SXM's power for three quarters of its peak."""
+    assert power_share(GpuSpec.model_validate(load_preset("gpus", gpu)), CLOCK) == pytest.approx(share, rel=2e-3)
 
 
 @rows(

@@ -1,5 +1,7 @@
 """Frozen weights have no gradients: what adapters multiply, hold and keep, and what packed sequences and few bits change."""
 
+from functools import partial
+
 import pytest
 from asked import asked
 from counts import layer_work, part_adapter_params
@@ -166,14 +168,16 @@ def test_a_host_that_reads_back_where_adapters_begin_stalls_the_gpu_in_every_for
     assert seconds(training, **graphs, **stall) == seconds(training, **graphs)
 
 
-@pytest.mark.parametrize("way", ["fp32", "autocast"])
+@pytest.mark.parametrize("way", ["fp32", "autocast", "16-bit"])
 def test_what_adapters_of_peft_keep_is_what_torch_saves(way):
     """Besides weights: their input in their own precision, once for every one of three, and what is narrow."""
     torch = pytest.importorskip("torch")
     tokens, k, widths, r = 64, 48, (32, 16, 16), 4
     x = torch.randn(tokens, k, dtype=torch.bfloat16, requires_grad=True)
     linears = [torch.randn(n, k, dtype=torch.bfloat16) for n in widths]
-    pairs = [(torch.randn(r, k, requires_grad=True), torch.randn(n, r, requires_grad=True)) for n in widths]
+    dtype = torch.bfloat16 if way == "16-bit" else torch.float32
+    drawn = partial(torch.randn, dtype=dtype, requires_grad=True)
+    pairs = [(drawn(r, k), drawn(n, r)) for n in widths]
     saved = {}
 
     def keep(tensor):
@@ -184,7 +188,7 @@ def test_what_adapters_of_peft_keep_is_what_torch_saves(way):
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast")
     with autocast, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         for weight, (down, up) in zip(linears, pairs, strict=True):
-            (multiply(x, weight) + multiply(multiply(x.float(), down), up) * 2.0).to(x.dtype)
+            (multiply(x, weight) + multiply(multiply(x.to(dtype), down), up) * 2.0).to(x.dtype)
     kept = sum(tensor.nbytes for tensor in saved.values() if tensor.shape[0] == tokens)
 
     one = scenario_of()
