@@ -260,12 +260,15 @@ class Spec(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated again. Fields that were derived from others are derived anew."""
-        given = {name: getattr(self, name) for name in self.model_fields_set - self._derived()}
+        given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self).read({**given, **changes}, type(self).__name__)
 
-    def _derived(self) -> set[str]:
-        """Fields whose value follows from the others', so that it need not be kept."""
-        return {name for name, rule in self.FOLLOWS.items() if getattr(self, name) == _followed(rule, vars(self))}
+    @model_validator(mode="after")
+    def unset_derived(self) -> Self:
+        """Count fields whose value follows from the others' as left out (`model_fields_set`)."""
+        follow = {name for name, rule in self.FOLLOWS.items() if getattr(self, name) == _followed(rule, vars(self))}
+        self.model_fields_set.difference_update(follow)
+        return self
 
 
 def as_names(value: Any) -> Any:

@@ -59,7 +59,7 @@ def with_values(scenario: Scenario, values: Mapping[str, float]) -> Scenario:
         ratio = own["kernel_launch_s"] / scenario.stack.kernel_launch_s
         for name in ("backward_launch_s", "collective_launch_s"):
             own.setdefault(name, getattr(scenario.stack, name) * ratio)
-    stack = scenario.stack.model_copy(update=own)
+    stack = scenario.stack.model_copy(update=own).unset_derived()
     sections = {name: getattr(scenario.profile, name).model_copy(update=fields) for name, fields in changes.items()}
     return scenario.model_copy(update={"stack": stack, "profile": scenario.profile.model_copy(update=sections)})
 
