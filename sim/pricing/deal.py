@@ -30,9 +30,10 @@ from sim.work.sums import adapter_params, held_blocks, layer_params, moments, st
 _NO_STAGES = np.zeros(0, dtype=np.int64)
 
 
-def put_together(counts: Floats, blocks: Floats) -> Floats:
-    """Return what parts have of what each block has: (parts, …) from (blocks, …), or (blocks + 1, …) with tables."""
-    return np.asarray(np.einsum("pb...,b...->p...", counts[:, : len(blocks)], blocks))
+def put_together(counts: Floats, blocks: Floats, axis: int = 0) -> Floats:
+    """Return what parts have of what each block has, with parts on the axis of the blocks, or of blocks and tables."""
+    each = np.moveaxis(blocks, axis, 0)
+    return np.moveaxis(np.einsum("pb...,b...->p...", counts[:, : len(each)], each), 0, axis)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -211,7 +212,7 @@ optimizer: all, or behind them adapters where these alone are."""
 
 def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
     """Return what one GPU holds of parts of the model: parameters (…, parts, layouts), or plans with these layouts."""
-    return put_together(counts, block_params(*layouts.holds)[..., layout].swapaxes(0, 1)).swapaxes(0, 1)
+    return put_together(counts, block_params(*layouts.holds)[..., layout], axis=1)
 
 
 @lru_cache(maxsize=32)
