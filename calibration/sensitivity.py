@@ -60,8 +60,8 @@ _PARTS = ("gemm", "attention", "memory", "nvlink", "network", "host")
 def _numbers(record: Any, path: str) -> Iterator[tuple[str, float]]:
     """Every positive number below a record that is no count and follows from no other, by its path."""
     if isinstance(record, Spec):
-        derived = record._derived()
-        record = {name: getattr(record, name) for name in type(record).model_fields if name not in derived}
+        follow = record.FOLLOWS.keys() - record.model_fields_set
+        record = {name: getattr(record, name) for name in type(record).model_fields if name not in follow}
     if isinstance(record, Mapping):
         for name, value in record.items():
             yield from _numbers(value, f"{path}.{name}")

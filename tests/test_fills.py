@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sim.commands.fills import Fills, Opt, count, said_of, with_records
+from sim.commands.fills import COUNT, Fills, said_of, with_records
 from sim.errors import SpecError
 
 
@@ -35,7 +35,9 @@ def ask(*words):
 
     @with_records
     def command(
-        *, name: str = "x", run: Annotated[partial[Run], Fills(Run, "gpus", tokens=Opt(read=count), quiet="--quiet")]
+        *,
+        name: str = "x",
+        run: Annotated[partial[Run], Fills(Run, "gpus", tokens=COUNT, quiet="--quiet")],
     ):
         got.append((name, run(**{} if "tokens" in run.keywords else {"tokens": 1.0})))
 

@@ -30,20 +30,18 @@ _END = re.compile(r"(?<!\.)\.(?=\s|$)")
 class Opt:
     """How an option differs from the parameter that it fills.
 
-    Parameters
-    ----------
-    flags : str
-        As typer has them, `--on/--off`. Default: the parameter's name, without its unit.
-    read : callable, optional
-        What makes the value of the words. Default: the parameter's unit says.
-    default : optional
-        Where the parameter has none, as it would be typed.
-    **look
-        Of typer's `Option`, such as `help` where the docstring's first sentence does not suit.
+    flags : as typer has them, `--on/--off`. Default: the parameter's name, without its unit.
+    read : what makes the value of the words. Default: the parameter's unit says.
+    default : where the parameter has none, as it would be typed.
+    look : of typer's `Option`, such as `help` where the docstring's first sentence does not suit.
     """
 
     def __init__(self, flags: str = "", read: Read | None = None, default: Any = None, **look: Any) -> None:
         self.flags, self.read, self.default, self.look = flags, read, default, look
+
+
+COUNT = Opt(read=parse_count)
+"""A large number, such as 15T."""
 
 
 class Fills:
@@ -102,11 +100,6 @@ def _option(each: Parameter, hint: Any, option: Opt, says: str) -> tuple[Paramet
     typed: Any = kind | None if default is None else kind
     annotation = Annotated[typed, Option(*flags.split(" "), **look)]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation), read
-
-
-def count(words: str, name: str) -> float:
-    """A large number, such as 15T."""
-    return parse_count(words, name)
 
 
 def said_of(whose: Callable[..., Any]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -214,26 +213,6 @@ Svg = Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the fig
 PriceOption = Annotated[
     str | None, Option("--price", help="Price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.")
 ]
-
-
-@dataclass
-class Output:
-    """Options that say in which form an answer comes; a figure's file that could not be written is refused at once."""
-
-    as_json: AsJson = False
-    png: Png = None
-    svg: Svg = None
-
-    def __post_init__(self) -> None:
-        self.paths = figure_paths(self.png, self.svg)
-
-    def show(self, data: Callable[[], Any], view: Callable[[], Any], figure: Callable[[], Any]) -> None:
-        """Print the answer as JSON or for eyes, and draw the figure where one was asked for."""
-        print_answer(self.as_json, data, view)
-        if self.paths:
-            from sim.report.figures import save
-
-            save(figure(), self.paths)
 
 
 def read_range(text: str) -> tuple[int, int]:

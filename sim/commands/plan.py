@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from sim.commands import options as opt
 from sim.commands.files import print_exported
-from sim.commands.fills import Fills, Opt, count
+from sim.commands.fills import COUNT, Fills, Opt
 from sim.commands.progress import progress_bar, spinner
 from sim.commands.search import write_scenario
 from sim.errors import InfeasiblePlan, SpecError, require_positive
@@ -46,7 +46,7 @@ HOW: dict[str, Opt | str] = {
 PRETRAINING = Fills(
     Pretraining,
     *("model", "overrides", "assumed"),
-    tokens=Opt(read=count),
+    tokens=COUNT,
     framework=Opt(show_default="megatron-lm", autocompletion=opt.preset("frameworks")),
     **HOW,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from sim.commands.fills import Fills, Opt, count
+from sim.commands.fills import COUNT, Fills, Opt
 from sim.commands.options import AsJson, Overrides, ProfileOption, ScenarioFile, print_answer
 from sim.errors import SpecError
 from sim.rl.inference import Inference
@@ -13,11 +13,11 @@ from sim.rl.samples import Lengths, Samples, lognormal_lengths
 from sim.rl.step import DEPTHS, RlStep, best_split, colocated_step, same_gpus_colocated, split_step
 from sim.rl.trainer import Recipe
 from sim.specs import load_scenario
+from sim.units import parse_count
 
-PROMPTS = Fills(
-    Samples, "lengths", prompts=Opt(default=512), group=Opt(default=16), prompt_tokens=Opt("--prompt", count, "512")
-)
-RESPONSES = Fills(lognormal_lengths, mean=Opt("--response", count, "4k"), longest=Opt(read=count))
+PROMPT = Opt("--prompt", parse_count, "512")
+PROMPTS = Fills(Samples, "lengths", prompts=Opt(default=512), group=Opt(default=16), prompt_tokens=PROMPT)
+RESPONSES = Fills(lognormal_lengths, mean=Opt("--response", parse_count, "4k"), longest=COUNT)
 RECIPE = Fills(
     Recipe,
     old_log_probs="--old-log-probs/--engine-log-probs",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from sim.commands import options as opt
-from sim.commands.fills import Fills, Opt, count
+from sim.commands.fills import COUNT, Fills, Opt
 from sim.commands.progress import progress_bar
 from sim.errors import require_positive
 from sim.reliability.cost import Price
@@ -32,9 +32,7 @@ TERMS = Fills(
     asynchronous="--asynchronous/--blocking",
     price=Opt(read=lambda words, _: Price.read(words)),
 )
-GOAL = Fills(
-    goal_of, "params", "loss_law", tokens=Opt(read=count), loss=Opt(read=count), critical_batch=Opt(read=count)
-)
+GOAL = Fills(goal_of, "params", "loss_law", tokens=COUNT, loss=COUNT, critical_batch=COUNT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +51,7 @@ def train(
     *,
     scenario: opt.ScenarioFile,
     overrides: opt.Overrides = None,
-    goal: Annotated[
-        partial[Training],
-        Fills(run_of, "scenario", "terms", tokens=Opt(read=count), loss=Opt(read=count)),
-    ],
+    goal: Annotated[partial[Training], Fills(run_of, "scenario", "terms", tokens=COUNT, loss=COUNT)],
     run: RunOptions,
     profile: opt.ProfileOption = None,
     verbose: opt.Verbose = False,
@@ -116,7 +111,9 @@ def shortest(
     profile: str | None = None,
     layered: bool = True,
     run: RunOptions,
-    output: opt.Output,
+    as_json: opt.AsJson = False,
+    png: opt.Png = None,
+    svg: opt.Svg = None,
 ) -> None:
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it.
 
@@ -127,9 +124,11 @@ def shortest(
     profile : A profile's name or YAML file.
     layered --layered/--no-layered : Also try breadth-first orders and modular pipelines.
     """
+    from sim.report.figures import save
     from sim.report.training import frontier_figure, frontier_view
     from sim.scaling.training_time import shortest
 
+    figures = opt.figure_paths(png, svg)
     asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
     goal = goal_of_model(asked.model, **aim.keywords)
     batches, limit, money = among.read()
@@ -138,15 +137,11 @@ def shortest(
         frontier = shortest(asked, goal, gpus=gpus, batches=batches, terms=terms, layered=layered, progress=progress)
     chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
     chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
-    output.show(
-        lambda: {
-            "scenario": asked.name,
-            **frontier.to_dict(),
-            **{name: point.to_dict() for name, point in chosen.items()},
-        },
-        lambda: [frontier_view(asked, frontier, chosen)],
-        lambda: frontier_figure(asked, frontier),
-    )
+    said = {name: point.to_dict() for name, point in chosen.items()}
+    data = {"scenario": asked.name, **frontier.to_dict(), **said}
+    opt.print_answer(as_json, lambda: data, lambda: frontier_view(asked, frontier, chosen))
+    if figures:
+        save(frontier_figure(asked, frontier), figures)
 
 
 def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:

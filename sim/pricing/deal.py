@@ -21,7 +21,6 @@ from sim.arrays import Floats, Ints, Number
 from sim.pricing.cells import Plans
 from sim.pricing.layouts import CostModel, Layouts
 from sim.specs import ModelSpec, ParallelPlan
-from sim.specs.plan import num_stages_of
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage, deal_stages
 from sim.work.operations import adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
@@ -31,18 +30,10 @@ from sim.work.sums import adapter_params, held_blocks, layer_params, moments, or
 _NO_STAGES = np.zeros(0, dtype=np.int64)
 
 
-def put_together(counts: Floats, blocks: Floats) -> Floats:
-    """Return what parts have of what each block has: (parts, …) from (blocks, …), or (blocks + 1, …) with tables."""
-    counts = counts[:, : len(blocks)]
-    if counts.ndim == 2:
-        whole = counts @ blocks.reshape(len(blocks), -1)
-        return whole.reshape(len(counts), *blocks.shape[1:])
-    found = []
-    for of_part in counts:
-        terms = [count * block for count, block in zip(of_part, blocks, strict=True) if count.any()]
-        shape = np.broadcast_shapes(of_part.shape[1:], blocks.shape[1:])
-        found.append(np.broadcast_to(sum(terms) if terms else 0.0, shape))
-    return np.stack(found)
+def put_together(counts: Floats, blocks: Floats, axis: int = 0) -> Floats:
+    """Return what parts have of what each block has, with parts on the axis of the blocks, or of blocks and tables."""
+    each = np.moveaxis(blocks, axis, 0)
+    return np.moveaxis(np.einsum("pb...,b...->p...", counts[:, : len(each)], each), 0, axis)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -84,32 +75,20 @@ class Deal:
     kind_of_rank: Ints = field(default_factory=_NO_STAGES.copy)
 
 
-_DEALING = ("embedding_as_layer", "head_as_layer", "uneven_layers", "vocabulary_over_stages", "pipeline_layout")
-"""Fields of a plan that decide, with the number of stages, how its layers are dealt."""
-
-
-class _Dealt(tuple[Any, ...]):
-    """A plan's `_DEALING` and number of stages, by which deals are cached, with the plan itself."""
-
-    plan: ParallelPlan
-
-
 def deal_of(model: ModelSpec, plan: ParallelPlan, rank_of_stage: Ints | None = None, copies: int = 1) -> Deal:
     """Deal the layers of a plan to stages, and the stages to ranks.
 
     rank_of_stage : pipeline rank that holds each (`Order.rank_of_stage`). Default: stages dealt in turn.
     copies : pipelines, each with a model of its own, that run through the ranks (`Order.copies`).
     """
-    stages = num_stages_of(model.num_layers, plan)
-    home = np.arange(stages * copies) % plan.pp if rank_of_stage is None else rank_of_stage
-    dealt = _Dealt((stages, *(getattr(plan, name) for name in _DEALING)))
-    dealt.plan = plan
-    return _deal(model, dealt, home.astype(np.int64).tobytes(), copies)
+    stages = deal_stages(model, plan) * copies
+    home = np.arange(len(stages)) % plan.pp if rank_of_stage is None else rank_of_stage
+    return _deal(stages, home.astype(np.int64).tobytes(), copies)
 
 
 @lru_cache(maxsize=512)
-def _deal(model: ModelSpec, dealt: _Dealt, ranks: bytes, copies: int) -> Deal:
-    stages, rank_of_stage = deal_stages(model, dealt.plan) * copies, np.frombuffer(ranks, dtype=np.int64)
+def _deal(stages: tuple[Stage, ...], ranks: bytes, copies: int) -> Deal:
+    rank_of_stage = np.frombuffer(ranks, dtype=np.int64)
     parts, first = np.array([stage.part for stage in stages]), np.array([first_block(stage) for stage in stages])
     kinds, kind_of_stage = _different(parts)
     on_rank = np.arange(rank_of_stage.max() + 1)[:, np.newaxis] == rank_of_stage
@@ -234,7 +213,7 @@ are."""
 
 def params_of(counts: Floats, layouts: Layouts, layout: Any = slice(None)) -> Floats:
     """Return what one GPU holds of parts of the model: parameters (…, parts, layouts), or plans with these layouts."""
-    return put_together(counts, block_params(*layouts.holds)[..., layout].swapaxes(0, 1)).swapaxes(0, 1)
+    return put_together(counts, block_params(*layouts.holds)[..., layout], axis=1)
 
 
 @lru_cache(maxsize=32)

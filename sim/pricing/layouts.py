@@ -30,7 +30,6 @@ from sim.work.operations import adapters_of
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.pieces import Cut
 from sim.work.recompute import recompute_word
-from sim.work.routing import routing_of
 
 _OTHER_NETWORK = 0.1
 """Bandwidths that differ by more are those of another network."""
@@ -133,7 +132,7 @@ def cut_by_training(training: TrainingSpec) -> dict[str, Any]:
         "format": training.format,
         "adapters": adapters_of(training),
         "packed": training.packed_length,
-        "routing": routing_of(training),
+        "routing": training,
     }
 
 

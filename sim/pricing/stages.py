@@ -235,13 +235,13 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     .. [1] Liu et al. 2025, arXiv:2502.16982, section 2.3.
     """
     costs, held = layouts.costs, held_blocks(layouts.costs.model, layouts.tp, layouts.ep, layouts.etp)
-    seconds, params = np.zeros((2, len(held), 2, len(layouts)))  # of everything but experts, and of experts
+    seconds, params = np.zeros((2, 2, len(held), len(layouts)))  # of everything but experts, and of experts
     for block, of_block in enumerate(held):
         for each in orthogonalised(of_block.operations):
-            place = (block, int(each.of_experts))
+            place = (int(each.of_experts), block)
             seconds[place] += sum(costs.compute.phase_time(Phase(orthogonalisation(each))).values())
             params[place] += each.params
-    took, moved = (put_together(counts, each).swapaxes(0, 1) for each in (seconds, params))
+    took, moved = (put_together(counts, each, axis=1) for each in (seconds, params))
     if not sharded:
         return took.sum(axis=0)
     share, moves = layouts.shard_of(took), gathered(moved, 2, layouts)
@@ -315,7 +315,7 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     if moved is not None and not plans.at_visits.all():
         passes = _plus(passes, Cause.DATA_PARALLEL, lengthened_passes(plans, moved, passes.sum(axis=2), card))
         card = card + moved.on_card * ~plans.at_visits
-    passes = put_together(deal.stage_kinds, passes.swapaxes(0, 1)).swapaxes(0, 1)
+    passes = put_together(deal.stage_kinds, passes, axis=1)
     host = Cause.HOST if by_cause else 0
     passes[FORWARD, :, host] += plans.costs.forward_setup_s
     passes[:AT_PEAK, :, host] -= _hidden_waits(plans, deal, min(len(passes), AT_PEAK))
@@ -351,8 +351,7 @@ def _hidden_waits(plans: Plans, deal: Deal, rows: int) -> Floats:
     """
     layers = deal.stage_kinds[:, FIRST_KIND:]
     leads = plans.prices.ahead_s[1:, :rows, FIRST_KIND:, plans.way, plans.cell]
-    ahead, waits = (put_together(layers, each.swapaxes(0, 1)).swapaxes(0, 1) for each in leads)
-    return np.minimum(ahead, waits)
+    return np.asarray(put_together(layers, leads, axis=2).min(axis=0))
 
 
 def _not_added(plans: Plans, rows: int) -> Floats:
@@ -388,7 +387,7 @@ def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Float
     occupied = fabric.of_card(fabric.network.p2p_efficiency, plans.layouts.send_share[plans.layout]) / fabric.best_share
     far = near_and_far(plans)[1] * there * occupied
     sends = [np.stack([far * (parts[place] < 1) for parts in deal.stage_kinds]) for place in (HEAD, EMBEDDING)]
-    busy = [put_together(deal.stage_kinds, each) + send for each, send in zip(card, sends, strict=True)]
+    busy = put_together(deal.stage_kinds, card, axis=1) + np.stack(sends)
     waits = [np.maximum(taken - each, 0.0) * (sent > 0) for taken, each, sent in zip(busy, passes, sends, strict=False)]
     return np.stack([*waits, waits[BACKWARD]][: min(len(passes), WEIGHT_GRAD)])
 

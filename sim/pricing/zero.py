@@ -390,10 +390,8 @@ def price_visits(plans: Plans, moved: Moved | None, parts: Floats, passes: Float
     gather, regather, reduce = (each * several for each in (moved.gather_s, moved.regather_s, moved.reduce_s))
     slows = (1.0 - fabric.hidden_share(group, moved.weight_bytes, gather)) * ahead
     reduce_slows = reduce * (1.0 - fabric.hidden_share(group, moved.gradient_bytes, reduce)) * beside
-    of_gather, gather_slows = (
-        np.stack([put_together(parts, each) for each in both])
-        for both in ((gather, regather), (gather * slows, regather * slows))
-    )
+    gathers = np.stack([gather, regather])
+    of_gather, gather_slows = (put_together(parts, each, axis=1) for each in (gathers, gathers * slows))
     of_reduce, of_slows = put_together(parts, reduce), put_together(parts, reduce_slows)
     first = 1.0 / np.maximum(put_together(parts, np.ones((len(gather), *[1] * (gather.ndim - 1)))), 1.0)
     took = passes[[FORWARD, BACKWARD, min(INPUT_GRAD, len(passes) - 1)]].sum(axis=1)

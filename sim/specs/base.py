@@ -239,19 +239,11 @@ class Spec(BaseModel):
 
     @classmethod
     def read(cls, data: Any, where: str) -> Self:
-        """Validate `data`, turning pydantic's report into one message a person can act on.
+        """Validate data as read from YAML, turning pydantic's report into one message a person can act on.
 
-        Parameters
-        ----------
-        data : mapping
-            As read from YAML.
-        where : str
-            What the message calls it: "plan", "gpu preset 'a100'".
+        where : what the message calls it: "plan", "gpu preset 'a100'".
 
-        Raises
-        ------
-        SpecError
-            With one line per mistake.
+        Raises SpecError: with one line per mistake.
         """
         try:
             return cls.model_validate(data)
@@ -260,12 +252,13 @@ class Spec(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated again. Fields that were derived from others are derived anew."""
-        given = {name: getattr(self, name) for name in self.model_fields_set - self._derived()}
+        given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self).read({**given, **changes}, type(self).__name__)
 
-    def _derived(self) -> set[str]:
-        """Fields whose value follows from the others', so that it need not be kept."""
-        return {name for name, rule in self.FOLLOWS.items() if getattr(self, name) == _followed(rule, vars(self))}
+    def model_post_init(self, context: Any, /) -> None:
+        """Count fields whose value follows from the others' as left out (`model_fields_set`)."""
+        follow = {name for name, rule in self.FOLLOWS.items() if getattr(self, name) == _followed(rule, vars(self))}
+        self.model_fields_set.difference_update(follow)
 
 
 def as_names(value: Any) -> Any:

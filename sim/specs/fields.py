@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sim.errors import SpecError, nearest
 from sim.specs.base import Spec, file_name, number_kind, unit_of
@@ -68,27 +67,12 @@ def with_numbers(scenario: Scenario, numbers: Mapping[str, float]) -> Scenario:
 
     Raises SpecError: the numbers break a rule of the scenario.
     """
-    data = plain_data(scenario)
-    data.pop("assumed", None)
+    data = scenario.model_dump(exclude_unset=True, exclude={"assumed"})
     # What the framework's rules set is among the data; they are not asked again.
     ruled_by = {name: data["stack"].pop(name) for name in ("framework", "version") if name in data["stack"]}
     overrides = [f"{path}={value!r}" for path, value in numbers.items()]
     found = build_scenario(data, overrides, scenario.name)
     return found.replace(assumed=scenario.assumed, stack=found.stack.replace(**ruled_by))
-
-
-def plain_data(spec: Spec) -> dict[str, Any]:
-    """What a record was given, as YAML would hold it: SI numbers under full names, nothing that follows from others."""
-    given = spec.model_fields_set - spec._derived()
-    return {name: _plain(getattr(spec, name)) for name in type(spec).model_fields if name in given}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Spec):
-        return plain_data(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _walk(spec: Spec, path: str, full_path: str) -> Iterator[NumericField]:

@@ -212,16 +212,9 @@ class ParallelPlan(Spec):
 
     NAMES = ("recompute_modules",)
     FOLLOWS = {  # noqa: RUF012
-        "recompute_modules": lambda of: DEFAULT_RECOMPUTE_MODULES if of.get("recompute") == "selective" else None
+        "recompute_modules": lambda of: DEFAULT_RECOMPUTE_MODULES if of.get("recompute") == "selective" else None,
+        "pipeline_layout": lambda of: "",
     }
-
-    @model_validator(mode="before")
-    @classmethod
-    def _derive(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        is_none = data.get("pipeline_layout", "") is None  # -s plan.pipeline_layout=
-        return {**data, "pipeline_layout": ""} if is_none else data
 
     def replace(self, **changes: Any) -> Self:
         """Return the plan with fields changed, without options that its new recomputation or sharding does not have.

@@ -86,10 +86,7 @@ class RatesByName(NamedTuple):
 def rates_by_name(gpu: GpuSpec, table: dict[str, Any] | None = None) -> list[RatesByName]:
     """Return what a GPU's name decides of the profile that its datasheet gives.
 
-    Raises
-    ------
-    SpecError
-        The description has no peak in fp32, which the rates of a graphics card's attention need.
+    Raises SpecError: it states no peak in fp32, which the rates of a graphics card's attention need.
     """
     table = table or shipped_table()
     found = []

@@ -125,6 +125,12 @@ class TrainingSpec(Spec):
         return self.global_batch_size * self.sequence_length
 
     @property
+    def routes_evenly(self) -> bool:
+        """Whether every expert gets as many tokens as any other."""
+        told = self.expert_skew or self.expert_load or self.pad_to_capacity
+        return not told and (self.expert_capacity_factor or 1.0) >= 1.0
+
+    @property
     def format(self) -> Format | None:
         """Number format of multiplies in 8 or 4 bits; None for 16 bits and more."""
         return FORMATS.get(self.precision)

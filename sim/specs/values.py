@@ -60,6 +60,7 @@ def with_values(scenario: Scenario, values: Mapping[str, float]) -> Scenario:
         for name in ("backward_launch_s", "collective_launch_s"):
             own.setdefault(name, getattr(scenario.stack, name) * ratio)
     stack = scenario.stack.model_copy(update=own)
+    stack.model_post_init(None)  # launches that are as long as a kernel's still follow from it
     sections = {name: getattr(scenario.profile, name).model_copy(update=fields) for name, fields in changes.items()}
     return scenario.model_copy(update={"stack": stack, "profile": scenario.profile.model_copy(update=sections)})
 

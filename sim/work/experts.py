@@ -133,7 +133,7 @@ def experts(write: Writer, y: Tensor) -> Tensor:
     # Experts that multiply as many tokens as they have room for need no count.
     write.add(
         "dispatch", MODULE, reads=(source,), writes=(arrived,), forward=there[:1], input_grad=there_back[:1],
-        sent=sent[0], sent_back=sent[1], waits=not cut.routing.padded,
+        sent=sent[0], sent_back=sent[1], waits=cut.routing is None or not cut.routing.pad_to_capacity,
     )  # fmt: skip
     write.add(
         "sort by expert", MODULE, reads=(arrived,), writes=(copies,), forward=there[1:], input_grad=there_back[1:]

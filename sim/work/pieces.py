@@ -17,11 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, StackSpec
+from sim.specs import ModelSpec, StackSpec, TrainingSpec
 from sim.specs.base import FORMATS, Format
 from sim.work.operations import Adapters, Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
 from sim.work.optimizer import GRADIENT_WIDTH
-from sim.work.routing import EVEN, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Cut:
     format : of the numbers that linears inside transformer layers multiply; None for those of `width` bytes.
     ep, etp : parts into which a layer's experts are dealt, and into which each is cut (1 or tp).
     slices : parts of the sequence that go through the pipeline one after the other, cut so that they cost the same.
-    routing : which experts tokens go to.
+    routing : the job, whose fields say which experts tokens go to; None: all experts get the same.
     adapters : that alone are trained; None where all weights are.
     packed : length of the sequences that are packed into one, as attention sees it; None where none are.
     """
@@ -50,7 +49,7 @@ class Cut:
     etp: Number = 1
     adapters: Adapters | None = None
     packed: int | None = None
-    routing: Routing = EVEN
+    routing: TrainingSpec | None = None
 
     @property
     def kept(self) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -19,51 +18,21 @@ SHUFFLES = 64
 """Layers whose popular experts lie anywhere that a mean is taken over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Which experts tokens go to, as `TrainingSpec` says it.
-
-    skew : exponent of the Zipf law that popularity follows, from layer to layer among other experts.
-    load : shares of every expert in a layer's tokens, instead.
-    capacity : times an even share, beyond which an expert takes no token.
-    padded : experts multiply as many tokens as they have capacity for, whatever came.
-    """
-
-    skew: float = 0.0
-    load: tuple[float, ...] = ()
-    capacity: float | None = None
-    padded: bool = False
-
-    @property
-    def even(self) -> bool:
-        """Every expert gets the same."""
-        return not self.skew and not self.load and not self.padded and (self.capacity or 1.0) >= 1.0
-
-
-EVEN = Routing()
-
-
-def routing_of(training: TrainingSpec) -> Routing:
-    """The routing of a training job."""
-    return Routing(
-        training.expert_skew, training.expert_load, training.expert_capacity_factor, training.pad_to_capacity
-    )
-
-
-def busiest_share(model: ModelSpec, routing: Routing, ep: Number, layers: int = 1) -> Number:
+def busiest_share(model: ModelSpec, training: TrainingSpec | None, ep: Number, layers: int = 1) -> Number:
     """Tokens of the busiest of ep GPUs over an even share.
 
+    training : whose fields say which experts tokens go to; None: all experts get the same.
     layers : layers whose tokens are added up, popular experts being others in each: one, for the time of a layer; all,
         for what a GPU keeps of them.
     """
-    if routing.even:
+    if training is None or training.routes_evenly:
         return 1.0
     if isinstance(ep, np.ndarray):
         known, places = np.unique(ep, return_inverse=True)
-        each = np.array([_busiest(routing, model.num_experts, int(size), layers) for size in known])
+        each = np.array([_busiest(training, model.num_experts, int(size), layers) for size in known])
         answer: Floats = each[places].reshape(ep.shape)
         return answer
-    return _busiest(routing, model.num_experts, int(ep), layers)
+    return _busiest(training, model.num_experts, int(ep), layers)
 
 
 def different(places: Number, copies: int, limit: tuple[int, int] = (1, 1)) -> Number:
@@ -104,24 +73,25 @@ def _reached(held: int, copies: int, some: int, groups: int) -> float:
     return 1.0 - missed / math.comb(groups, some)
 
 
-def dropped_share(model: ModelSpec, routing: Routing) -> float:
+def dropped_share(model: ModelSpec, training: TrainingSpec) -> float:
     """Share of the tokens' copies that find their expert full."""
-    return max(0.0, 1.0 - float(_taken(routing, model.num_experts).sum()))
+    return max(0.0, 1.0 - float(_taken(training, model.num_experts).sum()))
 
 
-def _taken(routing: Routing, num_experts: int) -> Floats:
+def _taken(training: TrainingSpec, num_experts: int) -> Floats:
     """Share of every expert in all copies, most popular first unless their order is known, of those that it takes."""
-    popular = np.array(routing.load) if routing.load else np.arange(1.0, num_experts + 1.0) ** -routing.skew
+    load, skew, capacity = training.expert_load, training.expert_skew, training.expert_capacity_factor
+    popular = np.array(load) if load else np.arange(1.0, num_experts + 1.0) ** -skew
     shares: Floats = popular / popular.sum()
-    return shares if routing.capacity is None else np.minimum(shares, routing.capacity / num_experts)
+    return shares if capacity is None else np.minimum(shares, capacity / num_experts)
 
 
 @lru_cache(maxsize=4096)
-def _busiest(routing: Routing, num_experts: int, ep: int, layers: int) -> float:
-    if routing.padded and routing.capacity is not None:
-        return routing.capacity
-    shares = _taken(routing, num_experts)
-    if routing.load or not routing.skew:
+def _busiest(training: TrainingSpec, num_experts: int, ep: int, layers: int) -> float:
+    if training.pad_to_capacity and training.expert_capacity_factor is not None:
+        return training.expert_capacity_factor
+    shares = _taken(training, num_experts)
+    if training.expert_load or not training.expert_skew:
         return float(shares.reshape(ep, -1).sum(axis=1).max()) * ep
     rng = np.random.default_rng(0)
     tries = max(4, SHUFFLES // layers)
@@ -172,9 +142,9 @@ def assumed(scenario: Scenario) -> Iterator[str]:
             if getattr(training, name):
                 yield f"training.{name} changes nothing: model {model.name!r} has no experts"
         return
-    routing, tokens = routing_of(training), "all experts get equally many tokens"
-    if not routing.even:
-        busiest, dropped = busiest_share(model, routing, ep), dropped_share(model, routing)
+    tokens = "all experts get equally many tokens"
+    if not training.routes_evenly:
+        busiest, dropped = busiest_share(model, training, ep), dropped_share(model, training)
         tokens = f"the busiest of {ep} GPUs gets {busiest:.2f} times the mean number of tokens"
         tokens += f"; {dropped:.1%} of the tokens are dropped" if dropped else ""
     travel = f"by {stack.expert_dispatcher} is not overlapped"
@@ -186,5 +156,5 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     known = stack.cuda_graphs == "full_iteration" or training.pad_to_capacity
     learns = "; the host waits for their number before it launches the multiplies"
     yield f"{tokens}; their dispatch {travel} (stack {stack.name}){'' if known else learns}"
-    if routing.even and ep > 1:
+    if training.routes_evenly and ep > 1:
         yield "real routing took published runs of 128 experts on 8 GPUs 9 to 24% longer (training.expert_skew=0.75)"

@@ -130,11 +130,15 @@ def moments(operations: Sequence[Operation], optimizer: str) -> Number:
     return numbers
 
 
+_PLAIN = StackSpec.model_validate({"kernel_launch_s": 0.0})
+"""A stack of fused kernels, whose launches take no time."""
+
+
 def held_blocks(
     model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1, adapters: Adapters | None = None
 ) -> tuple[Block, ...]:
     """Return the blocks of a model for what they hold, whatever the tokens."""
-    return block_operations(model, _plain_stack(), Cut(tp, 1, 1, False, "none", ep=ep, etp=etp, adapters=adapters))
+    return block_operations(model, _PLAIN, Cut(tp, 1, 1, False, "none", ep=ep, etp=etp, adapters=adapters))
 
 
 def part_params(part: Floats, model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1) -> Number:
@@ -148,13 +152,6 @@ def part_expert_params(part: Floats, model: ModelSpec, ep: Number = 1, etp: Numb
     return part[:-1] @ [expert_params(block.operations) for block in held_blocks(model, 1, ep, etp)]
 
 
-@lru_cache(maxsize=1)
-def _plain_stack() -> StackSpec:
-    """A stack of fused kernels, whose launches take no time."""
-    launches = dict.fromkeys(("kernel_launch_s", "backward_launch_s", "collective_launch_s"), 0.0)
-    return StackSpec.model_validate(launches)
-
-
 @lru_cache(maxsize=256)
 def model_blocks(
     model: ModelSpec, batch: float = 1, sequence: float = 1, packed: int | None = None, adapters: Adapters | None = None
@@ -162,7 +159,7 @@ def model_blocks(
     """Return the blocks of a model on a single GPU, for so many tokens, each with how often the model has it."""
     cut = Cut(1, batch, sequence, False, "none", packed=packed, adapters=adapters)
     counts = (1, 1, *(model.layers_of(kind) for kind in model.layer_kinds), model.num_mtp_layers)
-    return tuple(zip(counts, block_operations(model, _plain_stack(), cut), strict=True))
+    return tuple(zip(counts, block_operations(model, _PLAIN, cut), strict=True))
 
 
 def model_layers(
@@ -194,7 +191,7 @@ def active_params(model: ModelSpec) -> int:
 @lru_cache(maxsize=256)
 def layer_params(model: ModelSpec, kind: LayerKind | None = None) -> int:
     """Return the parameters of one transformer layer, its norms and experts included. Default: the last layer."""
-    return int(params(layer_operations(model, _plain_stack(), Cut(1, 1, 1, False, "none"), kind)))
+    return int(params(layer_operations(model, _PLAIN, Cut(1, 1, 1, False, "none"), kind)))
 
 
 # FLOPs ----------------------------------------------------------------------------------------------------------------

@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 
 from sim import estimate
 from sim.errors import SpecError
-from sim.specs import ModelSpec
+from sim.specs import ModelSpec, TrainingSpec
 from sim.work.experts import routed
 from sim.work.pieces import Cut
-from sim.work.routing import Routing, busiest_share, dropped_share
+from sim.work.routing import busiest_share, dropped_share
 
 MODEL = ModelSpec(
     num_layers=16, hidden_size=1024, num_heads=8, vocab_size=32000, num_experts=64, experts_per_token=4,
     expert_intermediate_size=512,
 )  # fmt: skip
+JOB = TrainingSpec(global_batch_size=1, sequence_length=1)
 DEGREES = st.sampled_from([1, 2, 4, 8, 16, 32, 64])
 
 
@@ -31,20 +32,22 @@ def scenario(training=None, stack=None, **plan):
 
 @given(DEGREES, st.floats(0.1, 2.0))
 def test_the_busiest_gets_more_than_its_share_and_never_all(ep, skew):
-    share = busiest_share(MODEL, Routing(skew), ep)
+    share = busiest_share(MODEL, JOB.replace(expert_skew=skew), ep)
     assert 1.0 - 1e-12 <= share <= ep * (1 + 1e-12)
     assert share == pytest.approx(1.0) if ep == 1 else share > 1.0
 
 
 @given(st.floats(0.1, 1.5), st.floats(0.05, 0.5))
 def test_more_skew_and_more_gpus_are_more_uneven(skew, more):
-    degrees = [busiest_share(MODEL, Routing(skew), ep) for ep in (1, 2, 4, 8, 16, 32, 64)]
+    degrees = [busiest_share(MODEL, JOB.replace(expert_skew=skew), ep) for ep in (1, 2, 4, 8, 16, 32, 64)]
     assert degrees == sorted(degrees)
-    assert busiest_share(MODEL, Routing(skew + more), 8) > busiest_share(MODEL, Routing(skew), 8)
+    assert busiest_share(MODEL, JOB.replace(expert_skew=skew + more), 8) > busiest_share(
+        MODEL, JOB.replace(expert_skew=skew), 8
+    )
 
 
 def test_layers_even_out_what_one_gpu_keeps():
-    one, many = (busiest_share(MODEL, Routing(0.8), 16, layers) for layers in (1, 32))
+    one, many = (busiest_share(MODEL, JOB.replace(expert_skew=0.8), 16, layers) for layers in (1, 32))
     assert 1.0 < many < one
 
 
@@ -55,30 +58,32 @@ def test_against_tokens_thrown_at_random():
         np.bincount(rng.choice(64, 20_000, p=rng.permutation(popular / popular.sum())) // 8, minlength=8).max() / 2500
         for _ in range(400)
     ]
-    assert busiest_share(MODEL, Routing(0.7), 8) == pytest.approx(np.mean(counts), rel=0.03)
+    assert busiest_share(MODEL, JOB.replace(expert_skew=0.7), 8) == pytest.approx(np.mean(counts), rel=0.03)
 
 
 def test_a_measured_histogram_lies_as_it_is_given():
     load = (3.0,) * 8 + (1.0,) * 56
-    assert busiest_share(MODEL, Routing(load=load), 8) == pytest.approx(24 / 80 * 8)
-    assert busiest_share(MODEL, Routing(load=load), 1) == pytest.approx(1.0)
+    assert busiest_share(MODEL, JOB.replace(expert_load=load), 8) == pytest.approx(24 / 80 * 8)
+    assert busiest_share(MODEL, JOB.replace(expert_load=load), 1) == pytest.approx(1.0)
     degrees = np.array([[1, 8], [64, 8]])
-    each = [[busiest_share(MODEL, Routing(load=load), int(ep)) for ep in row] for row in degrees]
-    assert busiest_share(MODEL, Routing(load=load), degrees) == pytest.approx(np.array(each))
+    each = [[busiest_share(MODEL, JOB.replace(expert_load=load), int(ep)) for ep in row] for row in degrees]
+    assert busiest_share(MODEL, JOB.replace(expert_load=load), degrees) == pytest.approx(np.array(each))
 
 
 def test_capacity_drops_what_comes_beyond_it():
     load = (2.0,) * 16 + (1.0,) * 32 + (0.0,) * 16  # 64 in all: twice, once and never an even share
-    assert dropped_share(MODEL, Routing(load=load)) == 0.0
-    assert dropped_share(MODEL, Routing(load=load, capacity=1.5)) == pytest.approx(16 * 0.5 / 64)
-    assert busiest_share(MODEL, Routing(load=load, capacity=1.5), 4) == pytest.approx(1.5)
-    padded = Routing(load=load, capacity=1.25, padded=True)
+    assert dropped_share(MODEL, JOB.replace(expert_load=load)) == 0.0
+    assert dropped_share(MODEL, JOB.replace(expert_load=load, expert_capacity_factor=1.5)) == pytest.approx(
+        16 * 0.5 / 64
+    )
+    assert busiest_share(MODEL, JOB.replace(expert_load=load, expert_capacity_factor=1.5), 4) == pytest.approx(1.5)
+    padded = JOB.replace(expert_load=load, expert_capacity_factor=1.25, pad_to_capacity=True)
     assert busiest_share(MODEL, padded, 4) == busiest_share(MODEL, padded, 64) == 1.25
 
 
 def test_even_routing_is_what_nothing_said_means():
-    assert Routing().even
-    assert Routing(capacity=1.25).even
+    assert JOB.routes_evenly
+    assert JOB.replace(expert_capacity_factor=1.25).routes_evenly
     cut = Cut(1, 1, 4096, False, "none", ep=8)
     to = routed(MODEL, cut)
     assert (to.copies, to.each) == (4 * 4096, 4 * 4096 / 8)

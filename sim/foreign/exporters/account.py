@@ -119,7 +119,7 @@ class Account:
                 if path in self._mentioned or name in _NAMES or _fits(path, silent):
                     continue
                 default = own.get(name, info.default) if section == "stack" else info.default
-                if value == default or (section != "stack" and name in record._derived()):
+                if value == default or (section != "stack" and name not in record.model_fields_set):
                     continue
                 reason = self._reason(path)
                 if section == "stack" and not reason.startswith("measured"):
