@@ -142,7 +142,7 @@ class ModelSpec(Spec):
     """Tokens that a token of a layer of sliding_attention sees, itself included."""
     attention_chunk_size: NonNegativeInt = 0
     """Tokens of a piece of the sequence inside which layers of chunked_attention see each other."""
-    num_mtp_layers: NonNegativeInt = 0
+    num_mtp_layers: NonNegativeInt = Field(0, le=1000)
     """Modules of multi-token prediction, each a layer that predicts one token further (DeepSeek-V3): trained with the
     model, and counted in its parameters and FLOPs."""
 
