@@ -16,11 +16,11 @@ from sim.report import plans as say
 from sim.report.search_questions import own_line, plan_rank_view, schedules_view, sensitivity_view, why_view
 from sim.report.terminal import assumptions, grouped, sentence, shared_line, title
 from sim.search import SearchResult
+from sim.search.assumed import framework_assumed, proof_of
 from sim.search.axes import SIZE, Axis
 from sim.search.candidate import SHOWN_FIELDS
 from sim.search.comparison import loss_of, seconds_apart
 from sim.search.explain import PlanRank, Why
-from sim.search.queries import framework_assumed
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import Sweep
 from sim.table import Table, columns_table, plain_table
@@ -36,7 +36,7 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80, 
     said += map(Text, _at_risk(result))
     said += [] if own is None else ["", own]
     told = (  # in the heading
-        result.proof_assumptions[0],
+        proof_of(result)[0],
         framework_assumed(result.space.runs_on, result.space.scenario) if result.space.runs_on else "",
     )
     notes = [line for line in result.assumptions if line not in told]
@@ -53,7 +53,7 @@ def _heading(result: SearchResult) -> Text:
     more = f", and {made:,} more once room is made for them" if made else ""
     said.append(
         f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
-        f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(result.proof_assumptions[0])}"
+        f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(proof_of(result)[0])}"
     )
     return said
 
@@ -229,12 +229,12 @@ def _explained(found: PlanRank | Why) -> dict[str, Any]:
 def _priced_data(result: SearchResult, place: int) -> dict[str, Any]:
     """A priced plan as plain data."""
     plan = result.scenario_at(place).plan
-    seconds = float(result.step_time_s[place])
+    seconds = float(result.prices.step_time_s[place])
     return {
         "plan": plan.model_dump(mode="json"),
         "num_gpus": plan.num_gpus,
         "priced_step_time_s": seconds,
-        "memory_bytes": float(result.memory_bytes[place]),
+        "memory_bytes": float(result.prices.memory_bytes[place]),
         "gpu_seconds_per_step": seconds * plan.num_gpus,
     }
 

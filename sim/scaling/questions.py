@@ -17,6 +17,7 @@ from sim.scaling.loss_laws import published
 from sim.scaling.run import Terms, TrainingRun
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
+from sim.search.assumed import memory_of, proof_of
 from sim.search.fixed import as_fixed
 from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
 from sim.search.plans.space import Progress
@@ -164,7 +165,7 @@ class Planned:
     def assumptions(self) -> tuple[str, ...]:
         """What the step takes for granted, then the run, and how sure the search is of its best plan."""
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
-        of_search = (*self.result.memory_assumptions, *self.result.proof_assumptions)
+        of_search = (*memory_of(self.result), *proof_of(self.result))
         of_step = [note for note in self.answer.assumptions if note in of_run]
         return tuple(dict.fromkeys((*_network(self.answer.scenario), *of_step, *of_run, *of_search)))
 

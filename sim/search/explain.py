@@ -11,6 +11,7 @@ import numpy as np
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
+from sim.search.assumed import value_words
 from sim.search.candidate import ROUNDING, Candidate, ScheduleBest
 from sim.search.comparison import (
     Step,
@@ -21,8 +22,8 @@ from sim.search.comparison import (
 from sim.search.fixed import check_value
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
 from sim.search.plans.space import Fields, agrees, has_fields
-from sim.search.queries import value_words
 from sim.search.result import SearchResult
+from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under
 from sim.specs import ParallelPlan, Scenario
 from sim.work.recompute import recompute_word, searched_word
@@ -160,7 +161,7 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
     if not there.priced:
         return _why_unpriced(result, named)
     if found is None:
-        return Why(result.none_fits(there), None, None, {})
+        return Why(none_fits(result, there), None, None, {})
     return _why(result, found.answer, result.rank_by_price(found))
 
 

@@ -121,19 +121,19 @@ def _unlike(result: SearchResult) -> dict[int, tuple[int, ...]]:
 def _promising(result: SearchResult, unlike: Mapping[int, Sequence[int]]) -> tuple[Floats, Floats, Ints]:
     """Plans with a pipeline that recompute nothing, and fit so or in some other way: the score of the fastest way if
     their ranks had equal work, what no layout goes below, and their places; in the order of the first."""
-    space, columns = result.space, result.space.columns
+    space, columns, prices = result.space, result.space.columns, result.prices
     plain = np.array([space.categories.index(each.without_room()) for each in result.categories])
     rows = (columns.pp > 1) & (columns.schedule != SCHEDULES.index("gpipe"))
-    code = plain[result.category] * len(columns) + result.row
-    fits = np.flatnonzero(result.fits & rows[result.row])
-    fits = fits[np.lexsort((result.step_time_s[fits], code[fits]))]
+    code = plain[prices.category] * len(columns) + prices.row
+    fits = np.flatnonzero(result.fits & rows[prices.row])
+    fits = fits[np.lexsort((prices.step_time_s[fits], code[fits]))]
     codes, first = np.unique(code[fits], return_index=True)
-    seconds = result.step_time_s[fits][first]
-    own = np.flatnonzero((result.category == plain[result.category]) & rows[result.row])
+    seconds = prices.step_time_s[fits][first]
+    own = np.flatnonzero((prices.category == plain[prices.category]) & rows[prices.row])
     own = own[np.argsort(code[own])]
     place = own[np.searchsorted(code[own], codes)]
     parts = [
-        _balanced(result, result.prices.take(place[some]), seconds[some], list(unlike))
+        _balanced(result, prices.take(place[some]), seconds[some], list(unlike))
         for some in np.array_split(np.arange(len(place)), max(1, len(place) // 20_000))
         if len(some)
     ]

@@ -177,7 +177,7 @@ def tiny():
     result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
     kinds = ((each.recompute, each.sequence_parallel, each.zero_stage) for each in result.space.categories)
     number = list(kinds).index(("selective", False, 2))
-    priced = result.prices.take(np.flatnonzero(result.category == number))
+    priced = result.prices.take(np.flatnonzero(result.prices.category == number))
     space = replace(result.space, categories=(result.space.categories[number],))
     prices = replace(priced, category=np.zeros(len(priced), np.int16))
     return replace(result, space=space, categories=space.categories, prices=prices)

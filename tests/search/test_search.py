@@ -102,8 +102,8 @@ def test_the_best_is_the_best_of_all_by_the_exact_engine():
     found = search(scenario, **narrow)
     fits = found.ranking()
     exact = np.array([estimate(each).step_time_s for each in found.scenarios_at(fits)])
-    assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
-    gpus = found.space.gpus_of(found.row[fits])
+    assert (exact >= found.prices.step_time_s[fits] * (1 - 1e-9)).all()
+    gpus = found.space.gpus_of(found.prices.row[fits])
     unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in found.scenarios_at(fits)]
     assert any(unsharded)  # one with ZeRO 0, which is as fast and as lean, stands for them
     exact = np.where(unsharded, np.inf, exact)
