@@ -10,7 +10,7 @@ from sim.pricing.layouts import LAYOUT
 from sim.schedules.registry import schedules
 from sim.search.candidate import ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import FIELDS, ROOM, SCHEDULES, USUAL_DEPTHS
-from sim.search.plans.space import Space
+from sim.search.plans.space import Space, value_words
 from sim.specs import Scenario
 from sim.specs.framework_plans import framework_words, rules_of_scenario
 from sim.units import listed, show, show_time
@@ -158,13 +158,6 @@ def _fixed(fixed: Mapping[str, Any]) -> str:
         return f"{searched}; -s plan.FIELD=VALUE keeps one"
     words = ", ".join(f"plan.{name} = {value_words(value)}" for name, value in fixed.items())
     return f"every plan has {words}, as set; {searched}"
-
-
-def value_words(value: Any) -> str:
-    """A value, or several of them, as a person writes it."""
-    if isinstance(value, tuple):
-        return " or ".join(map(value_words, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _plans(space: Space) -> list[str]:

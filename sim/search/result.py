@@ -18,7 +18,7 @@ from sim.notebook import NotebookDisplay
 from sim.search.assumed import assumptions_of
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, ROOM, SCHEDULES, Category
-from sim.search.plans.space import Fields, Space, base_plan, sharding_fields
+from sim.search.plans.space import Fields, Space, base_plan, has_fields, sharding_fields
 from sim.search.prices.formula import Priced
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show_time
@@ -201,11 +201,6 @@ class SearchResult(NotebookDisplay):
         place = self.place_of(scenario)
         return None if place is None or not self.fits[place] else float(self.score(np.array([place]))[0])
 
-    def rank_of(self, scenario: Scenario) -> int | None:
-        """1 for the best of the plans that fit, equals share a rank; None where the plan is not among them."""
-        score = self.worth_of(scenario)
-        return None if score is None else self.select({}, 1, score).better + 1
-
     def pareto(self, fields: Fields | None = None) -> Ints:
         """Places of the plans with some fields that fit and that no other beats in step time, memory and GPUs."""
         which = self.having(fields, fitting=True)
@@ -223,10 +218,16 @@ class SearchResult(NotebookDisplay):
 
     def place_of(self, scenario: Scenario) -> int | None:
         """The place of a plan; None if it was not priced."""
-        wanted = self._row_of(scenario)
-        if wanted is None:
+        plan, own = scenario.plan, self.space.scenario
+        kept = {**dict(base_plan(own)), **sharding_fields(plan.zero_stage, own.plan)}
+        others = {name: kept[name] for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")}
+        if not has_fields(plan, others) or not self.space.cuts_experts_as(plan):
             return None
-        here = np.flatnonzero((self.prices.row == wanted[0]) & (self.prices.category == wanted[1]))
+        if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
+            plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
+        wanted = {name: getattr(plan, name) for name in FIELDS}
+        rows, categories = self.space.masks(wanted, self.categories)
+        here = np.flatnonzero(rows[self.prices.row] & categories[self.prices.category])
         return int(here[0]) if len(here) else None
 
     def to_frame(self) -> Any:
@@ -257,26 +258,6 @@ class SearchResult(NotebookDisplay):
         """Which rows and which categories have these fields, and those that are set."""
         (rows, here), (more, there) = (self.space.masks(each, self.categories) for each in (self.ways_fixed, fields))
         return rows & more, here & there
-
-    def _row_of(self, scenario: Scenario) -> tuple[int, int] | None:
-        """Row and category of a plan in the space; None where it is not in it."""
-        plan = scenario.plan
-        others = [name for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")]
-        base = base_plan(self.space.scenario)
-        row = self.space.row_of(plan)
-        ours = sharding_fields(plan.zero_stage, self.space.scenario.plan)
-        kept = {name: ours.get(name, getattr(base, name)) for name in others}
-        if row is None or any(getattr(plan, name) != value for name, value in kept.items()):
-            return None
-        if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
-            plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
-        for number, each in enumerate(self.categories):
-            fields = each.fields(self.space.scenario.plan)
-            modules = set(fields.pop("recompute_modules"))
-            same = all(value == getattr(plan, name) for name, value in fields.items())
-            if same and modules == set(plan.recompute_modules):
-                return row, number
-        return None
 
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -24,11 +23,10 @@ from sim.costs.block import BACKWARD, FORWARD
 from sim.errors import SpecError, nearest
 from sim.pricing.deal import put_together
 from sim.search.plans.layouts import ROOM, Category, expert_degrees
-from sim.search.plans.space import Fields, Progress, Space, agrees
+from sim.search.plans.space import Fields, Progress, Space, has_fields
 from sim.search.prices.formula import Priced, Rows, join
 from sim.search.result import SearchResult, Selection
 from sim.specs import Scenario
-from sim.specs.base import as_names
 from sim.units import show
 from sim.work.layers import FIRST_KIND
 from sim.work.recompute import module_sets, own_modules
@@ -208,8 +206,6 @@ def make_room(
     begun = time.perf_counter()
     looked = result.room_floor if fields == result.room_fields and ceiling is not None else -np.inf
     wanted = {**result.ways_fixed, **(fields or {})}
-    if "recompute_modules" in wanted:
-        wanted["recompute_modules"] = tuple(as_names(wanted["recompute_modules"]))
     found, tried, floor = _look(replace(result, ways_fixed={}), few, wanted, looked, ceiling, progress)
     return replace(
         _with(result, found),
@@ -232,7 +228,7 @@ def _look(
     block = "block" in ways and not plans.space.scenario.stack.cuda_graph_scope
     # Of a block of layers modules are none.
     whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
-    block = block and _has({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
+    block = block and has_fields({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
     found = list[_Made]()
     if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
         return found, 0, np.inf
@@ -269,11 +265,6 @@ def _look(
     return found, tried, last_of_few()
 
 
-def _has(values: Fields, fields: Fields) -> bool:
-    """Whether plans with these values may have these fields."""
-    return all(agrees(name, value, fields[name]) for name, value in values.items() if name in fields)
-
-
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
     """All ways but blocks, as categories whose other choices do not count; the first of them does nothing."""
     nothing, own = Category("none", False, 0), own_modules(scenario.plan)
@@ -287,13 +278,8 @@ def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Categ
         for kind, (share, layers) in product(kinds, list(hosts))
     ]
     named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
-    chosen = [each for each in dict.fromkeys(found) if _named(each.fields(scenario.plan), named)]
+    chosen = [each for each in dict.fromkeys(found) if has_fields(each.fields(scenario.plan), named)]
     return [nothing, *(each for each in chosen if each != nothing)]
-
-
-def _named(way: dict[str, Any], named: Fields) -> bool:
-    modules = set(way.pop("recompute_modules"))
-    return modules == {*named.get("recompute_modules", modules)} and _has(way, named)
 
 
 def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:

@@ -22,7 +22,7 @@ from sim.search.candidate import Candidate, StagesSearched
 from sim.search.confirm import Found
 from sim.search.fixed import values_of
 from sim.search.layout import PLACES, balanced_plans
-from sim.search.plans.layouts import SCHEDULES, unlike_chunks
+from sim.search.plans.layouts import NUMBERS, SCHEDULES, unlike_chunks
 from sim.search.plans.space import has_fields
 from sim.search.prices.formula import Priced
 from sim.search.result import SearchResult
@@ -98,9 +98,10 @@ def _own(result: SearchResult) -> tuple[Candidate, ...]:
     space, scenario = result.space, result.space.scenario
     plan, kept = scenario.plan, {**result.space.fixed, **result.ways_fixed}
     hosted = plan.optimizer_offload or plan.offloaded_layers
-    if scenario.is_open or not plan.pipeline_layout or hosted or space.row_of(plan) is None:
+    if scenario.is_open or not plan.pipeline_layout or hosted or not space.cuts_experts_as(plan):
         return ()
-    if not has_fields(plan, kept) or broken_rules(scenario, space.rules):
+    numbers = {name: getattr(plan, name) for name in (*NUMBERS, "schedule")}
+    if not space.masks(numbers)[0].any() or not has_fields(plan, kept) or broken_rules(scenario, space.rules):
         return ()
     candidate = Candidate.run(scenario)
     return (candidate,) if candidate.memory_bytes <= result.memory_limit_bytes else ()
