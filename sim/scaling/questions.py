@@ -18,6 +18,7 @@ from sim.scaling.run import Terms, TrainingRun
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
 from sim.search.assumed import memory_of, proof_of
+from sim.search.candidate import facts_of
 from sim.search.fixed import as_fixed
 from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
 from sim.search.plans.space import Progress
@@ -144,11 +145,13 @@ class Planned:
     """The best plan of a question, and the run that it makes.
 
     training : the whole run; None where no tokens were asked for.
+    gpu : the preset of the GPUs that were asked about; None where a cluster was.
     """
 
     result: SearchResult
     answer: Estimate
     training: Training | None
+    gpu: str | None = None
 
     @property
     def ends(self) -> Training:
@@ -160,6 +163,17 @@ class Planned:
     def run(self) -> TrainingRun:
         """The expected run."""
         return self.ends.run
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What machines are ranked by: price of the run in its currency, and its wall-clock time. [s]"""
+        return self.run.cost, self.run.wall_s
+
+    def offer(self) -> dict[str, Any]:
+        """What machines are compared by, as plain data with stable keys."""
+        found = {"gpu": self.gpu, "gpus": self.answer.num_gpus, "fits": True, "hours": self.run.wall_s / 3600}
+        facts = facts_of(self.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
+        return {**found, "cost": self.run.cost, "currency": self.run.currency, **facts}
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -245,7 +259,9 @@ class Question:
         of_plan = [each for each in self.overrides if each.startswith("plan.")]
         scenario, fixed = as_fixed(self.scenario(gpu, gpus, cluster), of_plan)
         limit = self.memory_limit_bytes
-        return plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, fixed=fixed, **options)
+        return replace(
+            plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, fixed=fixed, **options), gpu=gpu
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from sim.pricing.layouts import LAYOUT
 from sim.schedules.registry import schedules
 from sim.search.candidate import ScheduleBest, StagesSearched, gap_of
 from sim.search.plans.layouts import FIELDS, ROOM, SCHEDULES, USUAL_DEPTHS
-from sim.search.plans.space import Space, value_words
+from sim.search.plans.space import Space
 from sim.specs import Scenario
 from sim.specs.framework_plans import framework_words, rules_of_scenario
-from sim.units import listed, show, show_time
+from sim.units import listed, show, show_time, value_words
 
 if TYPE_CHECKING:
     from sim.search.result import SearchResult

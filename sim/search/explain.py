@@ -20,11 +20,12 @@ from sim.search.comparison import (
 )
 from sim.search.fixed import check_value
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
-from sim.search.plans.space import Fields, agrees, has_fields, value_words
+from sim.search.plans.space import Fields, agrees, has_fields
 from sim.search.result import SearchResult
 from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under
 from sim.specs import ParallelPlan, Scenario
+from sim.units import value_words
 from sim.work.recompute import recompute_word, searched_word
 
 KINDS: dict[str, tuple[str, ...]] = {

@@ -95,7 +95,7 @@ def layered_plans(
     columns = _rows(scenario, shapes, cuts, degrees, gpus)
     numbers = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
     layouts, layout = np.unique(numbers, axis=0, return_inverse=True)
-    space = Space(scenario, layouts, columns.with_layout(layout.ravel()), categories, schedules=LAYERED)
+    space = Space(scenario, layouts, replace(columns, layout=layout.ravel()), categories, schedules=LAYERED)
     parts = list(_bounded(space, shapes, columns.layout, limit, progress)) if len(columns) else []
     none = Priced(*np.empty((2, 0), dtype=np.int64), *np.empty((2, 0)))
     prices, plans = join([none, *(priced for _, priced in parts)]), sum(looked_at for looked_at, _ in parts)

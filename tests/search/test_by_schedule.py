@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from open_space import search
+from open_space import price_all, search
 from rows import mostly_thorough
 from typer.testing import CliRunner
 
@@ -25,7 +25,6 @@ from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
 from sim.search.explain import why_not
 from sim.search.plans.space import build_space
-from sim.search.prices.formula import price_all
 from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity

@@ -27,7 +27,7 @@ from sim.search.confirm import Found, Run, best_first
 from sim.search.layered import layered_plans
 from sim.search.plans.layouts import SCHEDULES, divisors, tensor_degrees
 from sim.search.plans.space import build_space
-from sim.search.prices.formula import price_all
+from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
@@ -210,13 +210,12 @@ def _baseline(
         return None
     space = replace(space.with_layouts(kept), categories=tuple(wanted))
     contiguous = space.columns.schedule != SCHEDULES.index("interleaved")
-    best: list[tuple[float, int, int]] = []
-    for category, here, seconds, needed in price_all(space):
-        fits = np.flatnonzero((needed <= scenario.cluster.gpu.usable_bytes) & contiguous[here])
-        fits = fits[np.argsort(seconds[fits], kind="stable")][:CONFIRMED]
-        best += [(float(seconds[place]), int(here[place]), category) for place in fits]
+    priced = price_space(space)
+    fits = np.flatnonzero((priced.memory_bytes <= scenario.cluster.gpu.usable_bytes) & contiguous[priced.row])
+    order = np.lexsort((priced.category[fits], priced.row[fits], priced.step_time_s[fits]))
     answers = [
-        estimate(space.scenario_of(row, space.categories[category])) for _, row, category in sorted(best)[:CONFIRMED]
+        estimate(space.scenario_of(int(priced.row[place]), space.categories[int(priced.category[place])]))
+        for place in fits[order][:CONFIRMED].tolist()
     ]
     return min(answers, key=lambda answer: answer.step_time_s, default=None)
 

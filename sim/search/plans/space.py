@@ -30,6 +30,7 @@ from sim.search.plans.layouts import (
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.base import as_names
 from sim.specs.framework_plans import PlanRule
+from sim.units import value_words
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
@@ -44,13 +45,6 @@ def agrees(name: str, value: Any, wanted: Any) -> bool:
     if name == "recompute_modules":
         return set(value) == set(as_names(wanted))
     return value in wanted if isinstance(wanted, tuple) else bool(value == wanted)
-
-
-def value_words(value: Any) -> str:
-    """A value, or several of them, as a person writes it."""
-    if isinstance(value, tuple):
-        return " or ".join(map(value_words, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def has_fields(plan: ParallelPlan | Fields, fields: Fields) -> bool:
@@ -210,7 +204,7 @@ class Space:
         rows = np.flatnonzero(kept[self.columns.layout])
         columns = self.columns.take(rows)
         return replace(
-            self, layouts=self.layouts[kept], columns=columns.with_layout((np.cumsum(kept) - 1)[columns.layout])
+            self, layouts=self.layouts[kept], columns=replace(columns, layout=(np.cumsum(kept) - 1)[columns.layout])
         )
 
     def having(self, fields: Fields) -> Space | None:

@@ -5,14 +5,14 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
 
-from sim.arrays import Array, Bools, Floats, Ints, KindPlanFloats, Number, PlanFloats
+from sim.arrays import Array, Bools, Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.even_pipelines import EvenPipelines, Links, find_links, sends_over
 from sim.engines.order_facts import in_flight_by_rank
 from sim.engines.program import end_of_step
@@ -98,14 +98,6 @@ def join(parts: Sequence[Priced]) -> Priced:
     return Priced(*(np.concatenate([getattr(each, name) for each in parts]) for name in Priced.__slots__))
 
 
-def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
-    """(category, rows, step times, memory) of one category after the other. [-, -, s, bytes]"""
-    priced = price_space(space)
-    for number in np.unique(priced.category).tolist():
-        here = priced.take(priced.category == number)
-        yield number, here.row, here.step_time_s, here.memory_bytes
-
-
 def price_space(space: Space, progress: Progress | None = None) -> Priced:
     """The table of all plans, category after category."""
     report = progress or (lambda done, size: None)
@@ -168,7 +160,10 @@ class Rows:
         """Rows of a space with what they cost in the ways of some categories; and the number of each category's way."""
         scenario, columns = space.scenario, space.columns.take(rows)
         there, layout = np.unique(columns.layout, return_inverse=True)
-        columns, layouts = columns.with_layout(layout.ravel()), place_layouts(scenario, space.layouts[there], waiting)
+        columns, layouts = (
+            replace(columns, layout=layout.ravel()),
+            place_layouts(scenario, space.layouts[there], waiting),
+        )
         longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
         links = find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
         ways, again = ways_of(scenario, categories)
