@@ -8,9 +8,9 @@ from open_space import search
 from timing import seconds
 
 from sim import estimate, load_scenario
-from sim.search.layered import layered_table
+from sim.search.layered import layered_plans
 from sim.search.plans.space import build_space
-from sim.search.prices.formula import price_all
+from sim.search.prices.formula import price_space
 from sim.search.room import WAYS
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -29,7 +29,7 @@ def test_plans_a_second(benchmark, axes, least):
 
     def price():
         space = build_space(scenario, (4096, 4096), **axes)
-        fits = sum(np.count_nonzero(needed <= scenario.cluster.gpu.memory_bytes) for *_, needed in price_all(space))
+        fits = np.count_nonzero(price_space(space).memory_bytes <= scenario.cluster.gpu.memory_bytes)
         return space.num_plans, fits
 
     plans, fits = price()
@@ -62,8 +62,8 @@ def test_plans_a_second_with_room(benchmark, file, ways):
 def test_layered_plans_a_second(benchmark, file, gpus):
     """Bounds and memory of every layered plan, with experts and without."""
     scenario = load_scenario(SCENARIOS / f"{file}.yaml")
-    taken, plans = seconds(lambda: layered_table(scenario, gpus=gpus)), layered_table(scenario, gpus=gpus).plans
-    benchmark.pedantic(lambda: layered_table(scenario, gpus=gpus), rounds=1)
+    taken, plans = seconds(lambda: layered_plans(scenario, gpus=gpus)), layered_plans(scenario, gpus=gpus).plans_priced
+    benchmark.pedantic(lambda: layered_plans(scenario, gpus=gpus), rounds=1)
     benchmark.extra_info.update(plans=plans, plans_per_s=plans / taken)
     print(f"{plans:,} layered plans, {taken:.3f} s, {plans / taken:,.0f} plans/s")
     assert plans / taken > 300_000  # 700,000 to 1.7 million on a machine that does nothing else

@@ -147,6 +147,13 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:{separator}.{max(0, digits - whole)}f}"
 
 
+def value_words(value: object) -> str:
+    """A field's value, or several of them, as a person writes it."""
+    if isinstance(value, (list, tuple)):
+        return " or ".join(map(value_words, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def listed(values: Iterable[object], last: str = "or") -> str:
     """Words for several values: `1, 2 or 4`."""
     *most, final = map(str, values)

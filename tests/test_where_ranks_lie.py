@@ -141,7 +141,7 @@ def test_a_search_proves_its_best_against_every_plan():
     plans = found.scenarios_at(fits)
     assert {each.plan.placement for each in plans} == {placement}
     exact = np.array([estimate(each).step_time_s for each in plans])
-    assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
+    assert (exact >= found.prices.step_time_s[fits] * (1 - 1e-9)).all()
     unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in plans]
     exact = np.where(unsharded, np.inf, exact)
     assert [each.answer.step_time_s for each in found.best] == pytest.approx(sorted(exact)[:3], rel=1e-9)

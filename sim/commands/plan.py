@@ -20,7 +20,7 @@ from sim.estimate import Estimate
 from sim.foreign.exporters import FRAMEWORKS, check_framework, export_scenario
 from sim.reliability.cost import Price
 from sim.scaling.finetuning import CHUNKED, COUNTS, FRAMEWORK, RANK, FineTuning, Unfit, tune, with_fused_kernels
-from sim.scaling.offers import InTime, Offer, Ranking, in_time, rank
+from sim.scaling.offers import InTime, Ranking, in_time, rank
 from sim.scaling.questions import TOKENS, Planned, Pretraining
 from sim.scaling.run import Terms
 from sim.specs import Scenario
@@ -158,8 +158,8 @@ def plan(
     found = ask_plan(model, gpus, within, gpu, cluster, question, price, then.export_to)
     if isinstance(found, Ranking):
         best = found.offers[0]
-        heading = f"{show_count(best.planned.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
-        then.show(best.planned.answer.scenario, found.to_dict(), ranking_view(heading, found, then.verbose))
+        heading = f"{show_count(best.run.tokens)} tokens of {model} on {gpus} GPUs, the cheapest first"
+        then.show(best.answer.scenario, found.to_dict(), ranking_view(heading, found, then.verbose))
         return
     planned, deadline = (found, None) if isinstance(found, Planned) else (found.planned, found)
     steps = then.next_steps(planned.answer, question.keywords.get("memory_limit_bytes"))
@@ -293,28 +293,30 @@ def finetune(
         raise InfeasiblePlan(f"the fine-tuning does not fit on {lacking.gpus} × {lacking.gpu}{best}")
     if isinstance(found, Ranking):
         view = ranking_view(f"{asked.model} on these GPUs, the cheapest first", found, then.verbose)
-        then.show(found.offers[0].planned.answer.scenario, data, view)
+        then.show(found.offers[0].answer.scenario, data, view)
         return
-    steps = then.next_steps(found.planned.answer, asked.memory_limit_bytes)
+    steps = then.next_steps(found.answer, asked.memory_limit_bytes)
     if (fused := with_fused_kernels(asked, found, _terms(price))) is not None:
-        run = fused.planned.run
+        run = fused.run
         takes = f"{show_time(run.wall_s)} and {money(run.cost, run.currency)}"
         steps.insert(0, f"Add --framework {CHUNKED} if Liger has kernels for the model: the run then takes {takes}.")
     steps.append("Leave --gpu or --gpus out to see other machines.")
     times = "once" if asked.epochs == 1 else f"{asked.epochs:g} times"
-    sentence = sentence_of(found.planned, f"It fits: {asked.samples:,.0f} samples seen {times}")
-    view = planned_view(found.planned, sentence, steps, then.verbose)
-    then.show(found.planned.answer.scenario, data, view)
+    sentence = sentence_of(found, f"It fits: {asked.samples:,.0f} samples seen {times}")
+    view = planned_view(found, sentence, steps, then.verbose)
+    then.show(found.answer.scenario, data, view)
 
 
-def tuning_data(found: Offer | Unfit | Ranking) -> dict[str, Any]:
+def tuning_data(found: Planned | Unfit | Ranking) -> dict[str, Any]:
     """The answer as plain data with stable keys, for JSON."""
-    return found.to_dict() | ({"answer": found.planned.to_dict()} if isinstance(found, Offer) else {})
+    if isinstance(found, Planned):
+        return found.offer() | {"answer": found.to_dict()}
+    return found.to_dict()
 
 
 def ask_tuning(
     model: str, gpus: int | None, gpu: str | None, question: partial[FineTuning], price: str | None
-) -> tuple[FineTuning, Offer | Unfit | Ranking]:
+) -> tuple[FineTuning, Planned | Unfit | Ranking]:
     """A fine-tuning and its answer on the machine named, or on several."""
     if "samples" not in question.keywords:
         raise SpecError("on how many samples? Give --samples 50k")

@@ -19,7 +19,7 @@ from sim.specs.frameworks import ResolvedStack, layouts_of, resolve_stack, rules
 from sim.specs.presets import preset_source, raw_preset, source_rows
 from sim.specs.stack import StackSpec
 from sim.table import Table, columns_table
-from sim.units import show, show_bare, show_time
+from sim.units import show, show_bare, show_time, value_words
 
 Row = tuple[str, Any, str]
 """Field, value, source."""
@@ -102,7 +102,7 @@ def _resolved(found: ResolvedStack, stated: Mapping[str, Any]) -> tuple[list[Row
 
 
 def _words(fields: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_shown(value)}" for name, value in fields.items())
+    return ", ".join(f"{name} {value_words(value)}" for name, value in fields.items())
 
 
 def _quantity(name: str, value: Any) -> Any:
@@ -112,20 +112,12 @@ def _quantity(name: str, value: Any) -> Any:
     return show(value, "B") if unit == "bytes" else value
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return " or ".join(_shown(each) for each in value)
-    return str(value)
-
-
 def _table(rows: Iterable[Row], name: str, heads: tuple[str, ...] = HEADS) -> Table:
     table = Table(title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in heads:
         table.add_column(head, style="dim" if head == "source" else None, overflow="fold")
     for field, value, source in rows:
-        table.add_row(field, _shown(value), source)
+        table.add_row(field, value_words(value), source)
     return table
 
 

@@ -11,7 +11,7 @@ from sim.report.facts import headline, plan_words, question_words, tokens_words
 from sim.report.terminal import assumptions, indented, sentence, title
 from sim.report.text import sure_and_limit
 from sim.scaling.finetuning import CHUNKED, FineTuning, Unfit
-from sim.scaling.offers import InTime, Offer, Ranking
+from sim.scaling.offers import InTime, Ranking
 from sim.scaling.questions import Planned
 from sim.scaling.run import rented_gpus
 from sim.specs.machines import price_list
@@ -128,8 +128,8 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
     if remedies:
         table = plain_table("change", "time", "cost", "memory", "plan", left=_WORDS, gap=1, wrap=("change", "plan"))
         for words, offer in remedies:
-            memory = f"{offer.planned.answer.largest.total / 1e9:.1f} GB"
-            table.add_row(words, show_time(offer.planned.run.wall_s), _cost(offer), memory, _plan(offer))
+            memory = f"{offer.answer.largest.total / 1e9:.1f} GB"
+            table.add_row(words, show_time(offer.run.wall_s), _cost(offer), memory, _plan(offer))
         parts += ["", title("Any of these changes makes it fit"), table]
     if useless:
         parts += ["", Text(f"None of these changes is enough alone: {', '.join(useless)}.")]
@@ -145,16 +145,14 @@ def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group
     shown = ranking.offers
     table = plain_table("GPUs", "time", "at most", "cost", "plan", left=_WORDS, gap=1, wrap=("plan",))
     for offer in shown[:ROWS]:
-        takes, most = (show_time(each.wall_s) for each in (offer.planned.run, offer.planned.ends.high))
+        takes, most = (show_time(each.wall_s) for each in (offer.run, offer.ends.high))
         table.add_row(_machine(offer), takes, most, _cost(offer), _plan(offer))
     legend = "at most: end of the 90 % interval; plan: tp·pp·dp, micro-batch size, and what differs from defaults"
     left = len(shown) - ROWS
     more = f"; {left} more machine{'s' * (left > 1)}: --json" if left > 0 else ""
     parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}{more}", style="dim"), ""]
     for name, offer in (("Fastest ", min(shown, key=lambda each: each.rank[::-1])), ("Cheapest", shown[0])):
-        parts.append(
-            title(f"{name} ", f"{show_time(offer.planned.run.wall_s)} for {_cost(offer)} on {_machine(offer)}")
-        )
+        parts.append(title(f"{name} ", f"{show_time(offer.run.wall_s)} for {_cost(offer)} on {_machine(offer)}"))
     counts: dict[str, list[str]] = {}
     for each in ranking.lacking:
         counts.setdefault(each.gpu, []).append(str(each.gpus))
@@ -163,21 +161,21 @@ def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group
         parts.append(title("No fit   ", f"{words} (give one of them by --gpu and --gpus to see what would help)"))
     days = sorted(row["date"] for row in price_list().values())
     prices = f"list prices of {days[0]} to {days[-1]} (--price with --gpu gives your own)"
-    return Group(*parts, *assumptions((prices, *shown[0].planned.answer.scenario.assumed), verbose=verbose))
+    return Group(*parts, *assumptions((prices, *shown[0].answer.scenario.assumed), verbose=verbose))
 
 
-def _machine(offer: Offer) -> str:
-    return f"{offer.gpus} × {offer.gpu}"
+def _machine(offer: Planned) -> str:
+    return f"{offer.answer.num_gpus} × {offer.gpu}"
 
 
-def _cost(offer: Offer) -> str:
-    run = offer.planned.run
+def _cost(offer: Planned) -> str:
+    run = offer.run
     return f"{show_short(run.cost) if run.cost >= 1e6 else significant(run.cost)} {run.currency}"
 
 
-def _plan(offer: Offer) -> str:
+def _plan(offer: Planned) -> str:
     """A plan in a few words, with what it does to fit."""
-    plan = offer.planned.answer.scenario.plan
+    plan = offer.answer.scenario.plan
     chunks = f"×{plan.num_chunks}" if plan.num_chunks > 1 else ""
     parts = {
         f"{plan.tp}·{plan.pp}·{plan.dp} {plan.microbatch_size}": True,

@@ -11,16 +11,15 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.estimate import Estimate
 from sim.report import plans as say
 from sim.report.search_questions import own_line, plan_rank_view, schedules_view, sensitivity_view, why_view
 from sim.report.terminal import assumptions, grouped, sentence, shared_line, title
 from sim.search import SearchResult
+from sim.search.assumed import framework_assumed, proof_of
 from sim.search.axes import SIZE, Axis
-from sim.search.candidate import SHOWN_FIELDS
+from sim.search.candidate import SHOWN_FIELDS, facts_of
 from sim.search.comparison import loss_of, seconds_apart
-from sim.search.explain import PlanRank, Why
-from sim.search.queries import framework_assumed
+from sim.search.explain import Why
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import Sweep
 from sim.table import Table, columns_table, plain_table
@@ -36,7 +35,7 @@ def search_view(result: SearchResult, own: Text | None = None, width: int = 80, 
     said += map(Text, _at_risk(result))
     said += [] if own is None else ["", own]
     told = (  # in the heading
-        result.proof_assumptions[0],
+        proof_of(result)[0],
         framework_assumed(result.space.runs_on, result.space.scenario) if result.space.runs_on else "",
     )
     notes = [line for line in result.assumptions if line not in told]
@@ -53,7 +52,7 @@ def _heading(result: SearchResult) -> Text:
     more = f", and {made:,} more once room is made for them" if made else ""
     said.append(
         f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
-        f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(result.proof_assumptions[0])}"
+        f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(proof_of(result)[0])}"
     )
     return said
 
@@ -142,7 +141,7 @@ class SearchAnswers:
 
     result: SearchResult
     fields: Mapping[str, Any]
-    own: PlanRank | None = None
+    own: Why | None = None
     own_asked: bool = False
     why: Why | None = None
     sensitivity: Sequence[ValueCost] | None = None
@@ -182,6 +181,7 @@ class SearchAnswers:
         for row, each in zip(data["best"], result.best, strict=True):
             row["losses_s"] = seconds_apart(each.answer, result.best[0].answer)
         if (own := self.own) is not None:
+            assert own.answer is not None
             data["own"] = {
                 **_explained(own),
                 "loss": loss_of(result, own.answer),
@@ -190,8 +190,7 @@ class SearchAnswers:
                         "plans": each.kind,
                         "rank": each.rank,
                         "of": each.of,
-                        "best_step_time_s": each.best.answer.step_time_s,
-                        "best_plan": _plan_data(each.best.answer),
+                        **{f"best_{name}": fact for name, fact in facts_of(each.best, "step_time_s", "plan").items()},
                     }
                     for each in own.among
                 ],
@@ -205,14 +204,12 @@ class SearchAnswers:
         return data
 
 
-def _explained(found: PlanRank | Why) -> dict[str, Any]:
+def _explained(found: Why) -> dict[str, Any]:
     """What a plan takes, what it loses by cause, and the steps to the best."""
-    answer = found.answer
     return {
         "ruled_out": found.ruled_out,
-        "step_time_s": None if answer is None else answer.step_time_s,
-        "plan": None if answer is None else _plan_data(answer),
-        "losses_s": found.losses,
+        **facts_of(found.answer, "step_time_s", "plan"),
+        "losses_s": dict(found.losses),
         "steps": [
             {
                 "techniques": list(step.techniques),
@@ -229,18 +226,14 @@ def _explained(found: PlanRank | Why) -> dict[str, Any]:
 def _priced_data(result: SearchResult, place: int) -> dict[str, Any]:
     """A priced plan as plain data."""
     plan = result.scenario_at(place).plan
-    seconds = float(result.step_time_s[place])
+    seconds = float(result.prices.step_time_s[place])
     return {
         "plan": plan.model_dump(mode="json"),
         "num_gpus": plan.num_gpus,
         "priced_step_time_s": seconds,
-        "memory_bytes": float(result.memory_bytes[place]),
+        "memory_bytes": float(result.prices.memory_bytes[place]),
         "gpu_seconds_per_step": seconds * plan.num_gpus,
     }
-
-
-def _plan_data(answer: Estimate) -> dict[str, Any]:
-    return answer.scenario.plan.model_dump(mode="json")
 
 
 REASONS, SHOWN = 12, 8

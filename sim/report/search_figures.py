@@ -42,12 +42,16 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
     """
     from matplotlib.patheffects import withStroke
 
-    gpus, front = result.space.gpus_of(result.row), result.pareto()
+    gpus, front = result.space.gpus_of(result.prices.row), result.pareto()
     sizes = np.unique(gpus[front])
     shades, several = _shades(len(sizes)), len(sizes) > 1
     figure = new_figure(width_in, 4.8)
     left, *right = figure.subplots(1, 1 + several, squeeze=False)[0]
-    seconds, nbytes, limit = result.step_time_s, result.memory_bytes / 1e9, result.memory_limit_bytes / 1e9
+    seconds, nbytes, limit = (
+        result.prices.step_time_s,
+        result.prices.memory_bytes / 1e9,
+        result.memory_limit_bytes / 1e9,
+    )
     for there, colour, label in ((~result.fits, "#CCCCCC", "does not fit"), (result.fits, "#8EC3E6", "fits")):
         shown = np.flatnonzero(there)
         shown = shown[:: max(1, len(shown) // CLOUD)]
@@ -80,7 +84,7 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
 
 def _draw_costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarray, shades: Sequence[Any]) -> None:
     """What the fastest plan of each number of GPUs takes and costs; hollow if another one is faster and cheaper."""
-    gpus, seconds = result.space.gpus_of(result.row), result.step_time_s
+    gpus, seconds = result.space.gpus_of(result.prices.row), result.prices.step_time_s
     steps, unit = run_cost(result.space.scenario)
     times = np.array([seconds[front[gpus[front] == size]].min() * steps for size in sizes])
     costs = times * sizes

@@ -12,10 +12,10 @@ from sim.pricing.layouts import LAYOUT
 from sim.report import plans as say
 from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import SearchResult
+from sim.search.assumed import priced_schedules
 from sim.search.candidate import ScheduleBest
 from sim.search.comparison import Step, loss_of
-from sim.search.explain import PlanRank, Why, overlaps_off
-from sim.search.queries import priced_schedules
+from sim.search.explain import Why, overlaps_off
 from sim.search.sensitivity import ValueCost
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_time
@@ -43,8 +43,9 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     return Group(title(f"Why not {asked}?"), said, *_explained(result, why.answer, why.steps))
 
 
-def plan_rank_view(result: SearchResult, ranked: PlanRank, question: str) -> Group:
+def plan_rank_view(result: SearchResult, ranked: Why, question: str) -> Group:
     """The rank of one plan among all and among those of its techniques, and what better ones save."""
+    assert ranked.answer is not None
     answer, lost = ranked.answer, say.lost(result, ranked.answer)
     out = f"; not ranked: {ranked.ruled_out}" if ranked.ruled_out else ""
     plan = f"{say.plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}"
@@ -71,8 +72,9 @@ def _overlaps(answer: Estimate) -> list[str]:
     return [f"Overlaps that are off, in all plans of the search too: {'; '.join(off)}."] if off else []
 
 
-def own_line(result: SearchResult, ranked: PlanRank) -> Text:
+def own_line(result: SearchResult, ranked: Why) -> Text:
     """The scenario's own plan in a line or two."""
+    assert ranked.answer is not None
     answer, words = ranked.answer, "The scenario's own plan"
     if ranked.ruled_out:
         return title(words, f" is not ranked: {ranked.ruled_out}.")

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan
-from sim.scaling.offers import Lacking, Offer, offer
-from sim.scaling.questions import Question, batch_of, length_of, precision_of, sequences_near
+from sim.scaling.offers import Lacking
+from sim.scaling.questions import Planned, Question, batch_of, length_of, precision_of, sequences_near
 from sim.scaling.run import Terms
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import GpuSpec, ModelSpec, load_preset
@@ -102,23 +102,23 @@ class Unfit:
     """
 
     lacking: Lacking
-    remedies: tuple[tuple[str, Offer], ...]
+    remedies: tuple[tuple[str, Planned], ...]
     useless: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        found = [{"change": words, **each.to_dict()} for words, each in self.remedies]
+        found = [{"change": words, **each.offer()} for words, each in self.remedies]
         return {**self.lacking.to_dict(), "remedies": found, "do_not_help": list(self.useless)}
 
 
-def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Offer | Unfit:
+def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Planned | Unfit:
     """The best plan for a fine-tuning on so many GPUs of a preset; where none fits, what would make it fit.
 
     Each change was searched; the cheapest comes first. Where none is enough, each is tried with adapters beside 4-bit
     weights.
     """
     try:
-        return offer(asked, gpu, gpus, terms=terms)
+        return asked.planned(gpu, gpus, terms=terms)
     except InfeasiblePlan as error:
         lacking = Lacking(gpu, gpus, str(error))
     tried = [(label, _first(ways, gpu, terms)) for label, ways in _changes(asked, gpu, gpus)]
@@ -133,30 +133,32 @@ def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> 
     return Unfit(lacking, tuple(remedies), tuple(label for label, fitting in tried if fitting is None))
 
 
-def with_fused_kernels(asked: FineTuning, found: Offer, terms: Terms | None = None) -> Offer | None:
+def with_fused_kernels(asked: FineTuning, found: Planned, terms: Terms | None = None) -> Planned | None:
     """The best plan with Liger's kernels on the same GPUs; None where they shorten the run by less than 2 %, or where
     the framework is not the one that they replace kernels of."""
-    if found.planned.answer.scenario.stack.framework != FRAMEWORK:
+    if found.answer.scenario.stack.framework != FRAMEWORK:
         return None
-    fused = _first([(CHUNKED, replace(asked, framework=CHUNKED), found.gpu, found.gpus)], found.gpu, terms)
-    return fused[1] if fused and fused[1].planned.run.wall_s < 0.98 * found.planned.run.wall_s else None
+    assert found.gpu is not None
+    way = (CHUNKED, replace(asked, framework=CHUNKED), found.gpu, found.answer.num_gpus)
+    fused = _first([way], found.gpu, terms)
+    return fused[1] if fused and fused[1].run.wall_s < 0.98 * found.run.wall_s else None
 
 
 Way = tuple[str, FineTuning, str, int]
 """A change as one types it, and the question, the GPU and how many of them after it."""
 
 
-def _first(ways: Sequence[Way], gpu: str, terms: Terms | None) -> tuple[str, Offer] | None:
+def _first(ways: Sequence[Way], gpu: str, terms: Terms | None) -> tuple[str, Planned] | None:
     """The first of some ways that fits. Of one GPU each way needs less memory than the one before.
 
     A price that was given is that of the GPU that was asked for.
     """
 
     @cache
-    def tried(place: int) -> Offer | None:
+    def tried(place: int) -> Planned | None:
         _, asked, card, gpus = ways[place]
         with suppress(InfeasiblePlan):
-            return offer(asked, card, gpus, terms=terms if card == gpu else None)
+            return asked.planned(card, gpus, terms=terms if card == gpu else None)
         return None
 
     def fits(place: int) -> bool:

@@ -14,31 +14,10 @@ from typing import Any, NamedTuple
 from sim.errors import InfeasiblePlan, SpecError
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN
 from sim.scaling.questions import Planned, Pretraining, Question, job_sizes
-from sim.search.candidate import facts_of
 from sim.specs.machines import price_list
 from sim.uncertainty import chance_below
 from sim.units import show_time
 from sim.work.sums import active_params
-
-
-class Offer(NamedTuple):
-    """A question that so many GPUs of a preset can answer: its best plan, and the run that it makes."""
-
-    gpu: str
-    gpus: int
-    planned: Planned
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """What offers are ranked by: price of the run in its currency, and its wall-clock time. [s]"""
-        return self.planned.run.cost, self.planned.run.wall_s
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON."""
-        cost, wall_s = self.rank
-        found = {"gpu": self.gpu, "gpus": self.gpus, "fits": True, "hours": wall_s / 3600, "cost": cost}
-        facts = facts_of(self.planned.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
-        return {**found, "currency": self.planned.run.currency, **facts}
 
 
 class Lacking(NamedTuple):
@@ -54,20 +33,15 @@ class Lacking(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Offers of several machines, the cheapest first, and the machines on which nothing fits."""
+    """Plans for several machines, the cheapest first, and the machines on which nothing fits."""
 
-    offers: tuple[Offer, ...]
+    offers: tuple[Planned, ...]
     lacking: tuple[Lacking, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        best, lacking = [each.to_dict() for each in self.offers], [each.to_dict() for each in self.lacking]
+        best, lacking = [each.offer() for each in self.offers], [each.to_dict() for each in self.lacking]
         return {"best": best, "all": [*best, *lacking]}
-
-
-def offer(asked: Question, gpu: str, gpus: int, **options: Any) -> Offer:
-    """The best plan of a question on so many GPUs of a preset, and its run; options are those of `plan_of`."""
-    return Offer(gpu, gpus, asked.planned(gpu, gpus, **options))
 
 
 def rank(
@@ -77,17 +51,20 @@ def rank(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Ranking:
-    """The offers of some numbers of GPUs of each preset, by default of all that the price list has."""
+    """The best plans on some numbers of GPUs of each preset, by default of all that the price list has.
+
+    options : those of `plan_of`.
+    """
     listed = price_list()
     some = [
         (gpu, count) for gpu in gpus or listed for count in counts if gpus or count <= listed[gpu].get("most", count)
     ]
-    offers: list[Offer] = []
+    offers: list[Planned] = []
     lacking: list[Lacking] = []
     wrong: list[SpecError] = []
     for done, (gpu, count) in enumerate(some):
         try:
-            offers.append(offer(asked, gpu, count, **options))
+            offers.append(asked.planned(gpu, count, **options))
         except InfeasiblePlan as error:
             lacking.append(Lacking(gpu, count, str(error)))
         except SpecError as error:  # such as a precision that this GPU has no units for

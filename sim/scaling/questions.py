@@ -17,6 +17,8 @@ from sim.scaling.loss_laws import published
 from sim.scaling.run import Terms, TrainingRun
 from sim.scaling.training import Training, train
 from sim.search import SearchResult, search
+from sim.search.assumed import memory_of, proof_of
+from sim.search.candidate import facts_of
 from sim.search.fixed import as_fixed
 from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
 from sim.search.plans.space import Progress
@@ -143,11 +145,13 @@ class Planned:
     """The best plan of a question, and the run that it makes.
 
     training : the whole run; None where no tokens were asked for.
+    gpu : the preset of the GPUs that were asked about; None where a cluster was.
     """
 
     result: SearchResult
     answer: Estimate
     training: Training | None
+    gpu: str | None = None
 
     @property
     def ends(self) -> Training:
@@ -161,10 +165,21 @@ class Planned:
         return self.ends.run
 
     @property
+    def rank(self) -> tuple[float, float]:
+        """What machines are ranked by: price of the run in its currency, and its wall-clock time. [s]"""
+        return self.run.cost, self.run.wall_s
+
+    def offer(self) -> dict[str, Any]:
+        """What machines are compared by, as plain data with stable keys."""
+        found = {"gpu": self.gpu, "gpus": self.answer.num_gpus, "fits": True, "hours": self.run.wall_s / 3600}
+        facts = facts_of(self.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
+        return {**found, "cost": self.run.cost, "currency": self.run.currency, **facts}
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the step takes for granted, then the run, and how sure the search is of its best plan."""
         of_run = self.answer.assumptions if self.training is None else self.training.assumptions
-        of_search = (*self.result.memory_assumptions, *self.result.proof_assumptions)
+        of_search = (*memory_of(self.result), *proof_of(self.result))
         of_step = [note for note in self.answer.assumptions if note in of_run]
         return tuple(dict.fromkeys((*_network(self.answer.scenario), *of_step, *of_run, *of_search)))
 
@@ -244,7 +259,9 @@ class Question:
         of_plan = [each for each in self.overrides if each.startswith("plan.")]
         scenario, fixed = as_fixed(self.scenario(gpu, gpus, cluster), of_plan)
         limit = self.memory_limit_bytes
-        return plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, fixed=fixed, **options)
+        return replace(
+            plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, fixed=fixed, **options), gpu=gpu
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

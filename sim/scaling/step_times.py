@@ -10,24 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
 from sim.scaling.run import Goal, TrainingRun
 from sim.search import SearchResult, search
-from sim.search.layered import LayeredTable, best_of, layered_table
+from sim.search.confirm import Found, best_first
+from sim.search.layered import layered_plans
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.profile import LinkParams
 
 CONFIRMED = 40
-"""Most plans of one size that the exact engine runs, the closed form's best first, until no later one can be faster."""
+"""Most plans of one size with a closed form that the exact engine runs, until no later one can be faster."""
 
 Fastest = dict[int, float]
 """Number of GPUs -> step time of the fastest plan on exactly so many, by GPUs. [s]"""
 
 
-def fastest_of_sizes(num_gpus: Array, seconds: Array) -> Fastest:
-    """Return the step time of the fastest plan of every number of GPUs, in their order."""
+def fastest_of_sizes(plans: SearchResult, any_memory: bool = False) -> Fastest:
+    """Return the step time of the fastest plan of every number of GPUs, in their order, of those that fit or of all."""
+    some = plans.prices.take(plans.fits | any_memory)
+    num_gpus, seconds = plans.space.gpus_of(some.row), some.step_time_s
     order = np.lexsort((seconds, num_gpus))
     sizes, first = np.unique(num_gpus[order], return_index=True)
     return dict(zip(sizes.tolist(), seconds[order][first].tolist(), strict=True))
@@ -35,14 +37,14 @@ def fastest_of_sizes(num_gpus: Array, seconds: Array) -> Fastest:
 
 @dataclass(slots=True)
 class PricedBatch:
-    """Every plan of one batch, of schedules with a closed form (`result`) and layered ones (`table`).
+    """Every plan of one batch.
 
+    plans : those of schedules with a closed form, then layered ones by their bounds.
     fitting, any_memory : of schedules with a closed form, that fit in memory, and of all.
     layered : by their bounds.
     """
 
-    result: SearchResult | None = None
-    table: LayeredTable | None = None
+    plans: list[SearchResult] = field(default_factory=list)
     fitting: Fastest = field(default_factory=Fastest)
     any_memory: Fastest = field(default_factory=Fastest)
     layered: Fastest = field(default_factory=Fastest)
@@ -83,23 +85,20 @@ def price_batches(
 
         try:
             # How fast it could be trained at all: whichever framework can run the plan.
-            priced.result = result = search(
+            usual = search(
                 given, **among, top=1, confirm=1, layouts=False, any_framework=True,
                 progress=searched,
             )  # fmt: skip
         except InfeasiblePlan as error:
             refusal = error
         else:
-            plans += result.plans_priced
-            sizes = result.space.columns.num_gpus[result.row]
-            fits = np.flatnonzero(result.memory_bytes <= result.memory_limit_bytes)
-            priced.fitting = fastest_of_sizes(sizes[fits], result.step_time_s[fits])
-            priced.any_memory = fastest_of_sizes(sizes, result.step_time_s)
+            priced.plans.append(usual)
+            priced.fitting, priced.any_memory = fastest_of_sizes(usual), fastest_of_sizes(usual, any_memory=True)
         progress(number + 0.5)
         if layered:
-            priced.table = table = layered_table(given, **among, progress=partial(progress, number + 0.5))
-            plans += table.plans
-            priced.layered = fastest_of_sizes(table.column("num_gpus"), table.bound_s)
+            priced.plans.append(layered_plans(given, **among, progress=partial(progress, number + 0.5)))
+            priced.layered = fastest_of_sizes(priced.plans[-1])
+        plans += sum(each.plans_priced for each in priced.plans)
         if priced.fastest:
             found[batch] = priced
         progress(number + 1)
@@ -119,30 +118,20 @@ def expert_degree(scenario: Scenario, batch: int) -> int:
 def confirm(priced: PricedBatch, num_gpus: int) -> tuple[Estimate | None, int]:
     """The fastest plan of the batch on so many GPUs by the exact engine, None if none fits; and how many plans it ran.
 
-    Layered plans are run while their bound is below the best time found.
+    No price or bound is above the exact time: once the best is below that of a plan, none after it is faster.
     """
-    best: Estimate | None = None
-    run = 0
-    if priced.result is not None and num_gpus in priced.fitting:
-        result = priced.result
-        here = result.space.columns.num_gpus[result.row] == num_gpus
-        here = np.flatnonzero(here & (result.memory_bytes <= result.memory_limit_bytes))
-        for place in here[np.argsort(result.step_time_s[here], kind="stable")][:CONFIRMED].tolist():
-            if best is not None and best.step_time_s <= result.step_time_s[place]:
-                break  # a price is never above the exact time: no plan after it is faster
-            answer = estimate(result.scenario_at(place))
-            run += 1
-            if answer.fits and (best is None or answer.step_time_s < best.step_time_s):
-                best = answer
-    if priced.table is not None:
-        table = priced.table
-        limit = np.inf if best is None else best.step_time_s
-        bound = np.where((table.column("num_gpus") == num_gpus) & (table.bound_s < limit), table.bound_s, np.inf)
-        found, more = best_of(table, bound, lambda _: 1.0)
-        run += more
-        if found and found[0].step_time_s < limit:
-            best = found[0]
-    return best, run
+    found = Found[Estimate](most=CONFIRMED)
+    for plans in priced.plans:
+        here = plans.having({"num_gpus": num_gpus}, fitting=True)
+        here = here[np.argsort(plans.prices.step_time_s[here], kind="stable")]
+        best_first(((float(plans.prices.step_time_s[at]), partial(_run, plans, int(at))) for at in here), found)
+        found.most = inf
+    return next(iter(found.best), None), found.runs
+
+
+def _run(plans: SearchResult, place: int) -> tuple[float, Estimate] | None:
+    answer = estimate(plans.scenario_at(place))
+    return (answer.step_time_s, answer) if answer.fits else None
 
 
 STILL_HELPS = 0.8

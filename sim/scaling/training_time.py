@@ -28,6 +28,7 @@ from sim.scaling.step_times import (
     price_batches,
     use_of_more,
 )
+from sim.search.candidate import facts_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
 from sim.specs.plan import LAYERED
@@ -70,9 +71,7 @@ class FrontierPoint:
             **self.run.to_dict(),
             "days_interval": list(self.days_interval),
             "batch_tokens": self.batch_tokens,
-            "plan": self.answer.scenario.plan.model_dump(mode="json"),
-            "mfu": self.answer.mfu,
-            "memory_bytes": float(self.answer.largest.total),
+            **facts_of(self.answer, "plan", "mfu", "memory_bytes"),
             "limit": self.limit,
             "losses": dict(self.losses),
         }

@@ -45,9 +45,10 @@ FACTS: Mapping[str, Callable[[Estimate], Any]] = {
 """What is said of a plan in JSON and tables, by key."""
 
 
-def facts_of(best: Candidate | None, *names: str) -> dict[str, Any]:
+def facts_of(found: Candidate | Estimate | None, *names: str) -> dict[str, Any]:
     """Some of FACTS of a plan as plain data; all None where there is no plan."""
-    return {name: None if best is None else FACTS[name](best.answer) for name in names}
+    answer = found.answer if isinstance(found, Candidate) else found
+    return {name: None if answer is None else FACTS[name](answer) for name in names}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,8 +12,7 @@ from sim.estimate import Estimate, estimate
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.confirm import run_best
 from sim.search.plans.space import Fields
-from sim.search.queries import Selection
-from sim.search.result import SearchResult
+from sim.search.result import SearchResult, Selection
 from sim.specs import Scenario
 
 TECHNIQUES: dict[str, tuple[str, ...]] = {

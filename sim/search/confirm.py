@@ -22,8 +22,8 @@ import numpy as np
 from sim.arrays import Array
 from sim.search.candidate import ROUNDING, Candidate
 from sim.search.plans.space import Fields, Progress
-from sim.search.queries import Selection
-from sim.search.result import SearchResult
+from sim.search.result import SearchResult, Selection
+from sim.search.room import make_room
 
 Answer = TypeVar("Answer")
 
@@ -149,7 +149,7 @@ def run_best(
     """
     known, here, ceiling = dict(result.known), result, None
     while True:
-        here = here.with_room(top, named, ceiling, progress)
+        here = make_room(here, top, named, ceiling, progress)
         chosen = here.select(named, COPIES * most + 1)  # so many runs, and a bound for the others, lie among them
         found = best_first(by_price(here, chosen.best, most, known), Found[Candidate](top, most))
         if not found.ran or found.last <= here.room_floor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from sim.search.comparison import (
 from sim.search.fixed import check_value
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
 from sim.search.plans.space import Fields, agrees, has_fields
-from sim.search.queries import value_words
 from sim.search.result import SearchResult
+from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under
 from sim.specs import ParallelPlan, Scenario
+from sim.units import value_words
 from sim.work.recompute import recompute_word, searched_word
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -70,47 +71,38 @@ class RankAmong:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRank:
-    """How one plan compares with all others.
-
-    ruled_out : why it does not fit or is not in the search's space; None where it is ranked.
-    answer : on the exact engine.
-    among : all plans first, then those of KINDS.
-    losses : seconds by cause that it takes more than the best, largest first. [s]
-    steps : from it to the best, a technique at a time.
-    """
-
-    ruled_out: str | None
-    answer: Estimate
-    among: tuple[RankAmong, ...]
-    losses: dict[str, float]
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Why:
-    """Why a plan with given fields is not the best.
+    """Why a plan, or the best with given fields, is not the best of all.
 
-    ruled_out : the rule it breaks; None where it is feasible.
-    answer : of the best plan with the named fields; None where there is none that can be run.
-    rank : of that plan among those that fit; None where it does not fit or is not priced.
-    losses : seconds by cause that it takes more than the best plan, largest first. [s]
-    steps : from that plan to the best, a technique at a time; none where it is faster than the best or
-        has another number of GPUs.
+    ruled_out : the rule it breaks, or why it does not fit or is not in the search's space; None where it is ranked.
+    answer : of the plan, or of the best with the fields, on the exact engine; None where there is none that can be run.
+    losses : seconds by cause that it takes more than the best, largest first. [s]
+    steps : from it to the best, a technique at a time; none where it is faster or has another number of GPUs.
+    rank : of the best plan with fields among those that fit; None where it does not fit or is not priced.
+    among : ranks of a whole plan, among all plans first, then those of KINDS.
     tried : of how many plans it is the best, where the search does not price such plans.
     searched : the best of all plans of its schedule with these fields, where the search does not price that schedule.
     """
 
     ruled_out: str | None
-    answer: Estimate | None
-    rank: int | None
-    losses: dict[str, float]
+    answer: Estimate | None = None
+    losses: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
+    rank: int | None = None
+    among: tuple[RankAmong, ...] = ()
     tried: int = 0
     searched: ScheduleBest | None = None
 
+    @classmethod
+    def of(cls, result: SearchResult, answer: Estimate, *, steps: bool = True, **more: Any) -> Why:
+        """What an answer loses to the best of a result, and the steps from it to that."""
+        best, limit = result.best[0].answer, result.memory_limit_bytes
+        slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
+        way = steps_between(answer, best, limit) if steps and slower and answer.largest.total <= limit else ()
+        return cls(**{"ruled_out": None, **more}, answer=answer, losses=losses_by_cause(result, answer), steps=way)
 
-def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -> PlanRank:
+
+def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -> Why:
     """Rank one plan, and compare it with the best.
 
     Parameters
@@ -137,8 +129,7 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
             reason = str(error)
     elif result.place_of(scenario) is None and not best:
         reason = _not_searched(result, scenario)
-    walk = _steps_to_best(result, answer) if steps and needed <= limit else ()
-    return PlanRank(reason, answer, _ranks(result, scenario, answer), losses_by_cause(result, answer), walk)
+    return Why.of(result, answer, steps=steps, ruled_out=reason, among=_ranks(result, scenario, answer))
 
 
 def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
@@ -160,8 +151,8 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
     if not there.priced:
         return _why_unpriced(result, named)
     if found is None:
-        return Why(result.none_fits(there), None, None, {})
-    return _why(result, found.answer, result.rank_by_price(found))
+        return Why(none_fits(result, there))
+    return Why.of(result, found.answer, rank=result.rank_by_price(found))
 
 
 def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
@@ -175,13 +166,6 @@ def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
             raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, known)}")
         if name in FIELDS:
             check_value(name, value)
-
-
-def _steps_to_best(result: SearchResult, answer: Estimate) -> tuple[Step, ...]:
-    """Steps from a plan to the best; none if it is not slower, or has another number of GPUs."""
-    best = result.best[0].answer
-    slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
-    return steps_between(answer, best, result.memory_limit_bytes) if slower else ()
 
 
 def _ranks(result: SearchResult, scenario: Scenario, answer: Estimate) -> tuple[RankAmong, ...]:
@@ -267,29 +251,21 @@ def _cannot_run(result: SearchResult, scenario: Scenario, named: Fields | None =
     return f"{space.runs_on} cannot run {refusal}; --any-framework searches such plans" if refusal else ""
 
 
-def _why(result: SearchResult, answer: Estimate, rank: int | None) -> Why:
-    return Why(None, answer, rank, losses_by_cause(result, answer), _steps_to_best(result, answer))
-
-
 def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     """Why no priced plan has some fields: the rule that they break, or the best of the plans tried with them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
         searched = best_under(result, named["schedule"], rest)
         if searched.best is not None:
-            return replace(_why(result, searched.best.answer, None), searched=searched)
+            return Why.of(result, searched.best.answer, searched=searched)
         if searched.plans:
-            return Why(searched.reason, None, None, {}, searched=searched)
+            return Why(searched.reason, searched=searched)
     if blamed := _cannot_run(result, result.best[0].scenario, named):
-        return Why(blamed, None, None, {})
+        return Why(blamed)
     answers, reason = _tried(result, named)
     answer = min(answers, key=lambda each: each.step_time_s, default=None)
     reason = reason if answer is None else _cannot_run(result, answer.scenario)
-    return (
-        replace(_why(result, answer, None), tried=len(answers))
-        if answer and not reason
-        else Why(reason, None, None, {})
-    )
+    return Why.of(result, answer, tried=len(answers)) if answer and not reason else Why(reason)
 
 
 FASTEST, LEANER = 6, 18

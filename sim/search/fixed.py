@@ -41,8 +41,10 @@ def as_fixed(scenario: Scenario, words: Sequence[str]) -> tuple[Scenario, dict[s
         fixed[name] = tuple(said) if isinstance(said, list) and name != "recompute_modules" else said
     split_fixed(fixed)
     kept = {name: value for name, value in fixed.items() if name not in FIELDS and name not in _CANNOT}
+    if isinstance(fixed.get("etp"), tuple):
+        raise SpecError(f"a search takes one plan.etp, not {len(fixed['etp'])}; ask once for each")
     for name, value in fixed.items():
-        for each in _several(value) if name in FIELDS else ():
+        for each in _several(value) if name in (*FIELDS, "etp") else ():
             check_value(name, each)
     if kept:
         others = {"tp": fixed["tp"]} if "etp" in kept and "tp" in fixed else {}
@@ -55,7 +57,7 @@ def check_value(name: str, value: Any) -> None:
     """Raise where a field of plans cannot have a value, whatever the others are."""
     replicas = value if name == "ep" and isinstance(value, int) and value > 0 else 1
     mode = {"recompute_modules": "selective"}.get(name, "full" if name.startswith("recompute_") else "none")
-    ParallelPlan.read({"tp": 2, "pp": 2, "dp": replicas, "recompute": mode, name: value}, "plan")
+    ParallelPlan.read({"tp": value if name == "etp" else 2, "pp": 2, "dp": replicas, "recompute": mode, name: value}, "plan")
     if name == "schedule":
         get_schedule(value)
 

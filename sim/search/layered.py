@@ -7,24 +7,22 @@ The stages and ranks of a number of ranks and chunks are dealt once for all plan
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import Array, Ints, Number, PlanFloats
+from sim.arrays import Ints, Number, PlanFloats
 from sim.engines.program import end_of_step
-from sim.estimate import Estimate, estimate
 from sim.pricing.cells import Plans
 from sim.pricing.deal import Deal, deal_of, dealt_layers, params_of
 from sim.pricing.layouts import LAYOUT, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import near_and_far, once_a_step, price_stages, tied_reduction
 from sim.pricing.zero import VisitSeconds
-from sim.search.confirm import Found, best_first
 from sim.search.plans.layouts import (
     MOST_UNEVEN_CHUNKS,
     Category,
@@ -38,7 +36,8 @@ from sim.search.plans.layouts import (
     tensor_degrees,
 )
 from sim.search.plans.space import Space, recomputes_of
-from sim.search.prices.formula import plan_batch
+from sim.search.prices.formula import Priced, join, plan_batch
+from sim.search.result import SearchResult
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.plan import LAYERED
 from sim.work.layers import HEAD
@@ -47,78 +46,10 @@ AT_ONCE = 50_000
 """Plans that are bounded together."""
 
 
-@dataclass(frozen=True)
-class LayeredTable:
-    """Every layered plan of some batches and numbers of GPUs, that fits in memory.
-
-    spaces : one of each batch.
-    space, row, category : of every plan, which of them, and its row and the place of its category there.
-    bound_s : time that its step cannot go below. [s]
-    memory_bytes : of the fullest rank. [bytes]
-    plans : looked at, with those that do not fit.
-    """
-
-    spaces: tuple[Space, ...]
-    space: Ints
-    row: Ints
-    category: Ints
-    bound_s: PlanFloats
-    memory_bytes: PlanFloats
-    plans: int
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def column(self, name: str) -> Ints:
-        """A column of the plans' space: a degree, num_chunks, microbatch_size or num_gpus."""
-        return self._gathered([getattr(each.columns, name) for each in self.spaces])
-
-    @property
-    def batch(self) -> Ints:
-        """Sequences of each plan's step."""
-        sizes = [each.scenario.training.global_batch_size for each in self.spaces]
-        return np.array(sizes, dtype=np.int64)[self.space]
-
-    @property
-    def num_microbatches(self) -> Ints:
-        """Micro-batches of each plan's pipelines in a step."""
-        return self._gathered([each.num_microbatches for each in self.spaces])
-
-    def _gathered(self, of_spaces: Sequence[Ints]) -> Ints:
-        found = np.zeros(len(self), dtype=np.int64)
-        for number, values in enumerate(of_spaces):
-            here = self.space == number
-            found[here] = values[self.row[here]]
-        return found
-
-    def scenario_at(self, place: int) -> Scenario:
-        """One plan as a scenario that can be estimated."""
-        space = self.spaces[int(self.space[place])]
-        return space.scenario_of(int(self.row[place]), space.categories[int(self.category[place])])
-
-
-def best_of(
-    table: LayeredTable, bound: PlanFloats, share: Callable[[int], float], top: int = 1
-) -> tuple[list[Estimate], int]:
-    """Run plans in the order of their bounds until no other can be among the `top` best; and how many were run.
-
-    `bound` is what none goes below of its step time times its `share`; infinite for those to be left out.
-    """
-
-    def run(place: int) -> tuple[float, Estimate] | None:
-        answer = estimate(table.scenario_at(place))
-        return (answer.step_time_s * share(place), answer) if answer.fits else None
-
-    order = np.argsort(bound, kind="stable")[: np.count_nonzero(np.isfinite(bound))].tolist()
-    found = best_first(((float(bound[place]), partial(run, place)) for place in order), Found[Estimate](top))
-    return list(found.best[:top]), found.runs
-
-
-def layered_table(
+def layered_plans(
     scenario: Scenario,
     *,
     gpus: tuple[int, int],
-    batches: Sequence[int] | None = None,
     tensor: Sequence[int] | None = None,
     context: Sequence[int] | None = None,
     pipeline: Sequence[int] | None = None,
@@ -128,15 +59,13 @@ def layered_table(
     zero_stages: Sequence[int] = (0, 1, 2, 3),
     offloaded_layers: int = 0,
     progress: Callable[[], object] | None = None,
-) -> LayeredTable:
-    """Bound and memory-check every layered plan.
+) -> SearchResult:
+    """Every layered plan that fits in memory; the step times of the table are what steps cannot go below.
 
     Parameters
     ----------
     gpus : (int, int)
         Fewest and most.
-    batches : sequence of int, optional
-        In sequences. Default: the scenario's.
     tensor, context, pipeline, experts : sequences of int, optional
         Degrees to try. Default: tensor-parallel degrees that divide NVLink domains or fill them; of the others those of
         `sim.search.search`, and of modular pipelines every depth. Experts are whole or cut as the scenario's are.
@@ -152,7 +81,8 @@ def layered_table(
     At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other. Where the ranks do
     not divide the layers, chunks of breadth-first orders hold one more or one less.
     """
-    length, domain = scenario.training.sequence_length, scenario.cluster.nvlink_domain_gpus
+    begun, domain = time.perf_counter(), scenario.cluster.nvlink_domain_gpus
+    length, limit = scenario.training.sequence_length, scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
     whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
     pieces = [cp for cp in context or context_degrees(length, scenario.plan.cp) if length % cp == 0]
     cuts = [*product((tp for tp in whole if tensor is None or tp in tensor), pieces)]
@@ -162,36 +92,20 @@ def layered_table(
         Category(*each, offloaded_layers=offloaded_layers)
         for each in product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages)
     )
-    parts, plans, spaces = list[tuple[Array, ...]](), 0, list[Space]()
-    for batch in batches or (scenario.training.global_batch_size,):
-        given = _with_batch(scenario, batch)
-        columns = _rows(given, shapes, cuts, degrees, gpus)
-        if not len(columns):
-            continue
-        numbers = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
-        layouts, layout = np.unique(numbers, axis=0, return_inverse=True)
-        space = Space(given, layouts, columns.with_layout(layout.ravel()), categories, schedules=LAYERED)
-        for looked_at, *found in _bounded(space, shapes, columns.layout, progress):
-            parts.append((np.full(len(found[0]), len(spaces)), *found))
-            plans += looked_at
-        spaces.append(space)
-    none = (*np.empty((3, 0), dtype=np.int64), *np.empty((2, 0)))
-    number, row, category, bound, memory = (np.concatenate(each) for each in zip(none, *parts, strict=True))
-    return LayeredTable(tuple(spaces), number, row, category, bound, memory, plans)
-
-
-def _with_batch(scenario: Scenario, batch: int) -> Scenario:
-    """The scenario with another batch, and a plan that suits any."""
-    if batch == scenario.training.global_batch_size:
-        return scenario
-    plan = scenario.plan.replace(dp=scenario.plan.sharding_group or 1, ep=1, microbatch_size=1)
-    return scenario.replace(training=scenario.training.replace(global_batch_size=batch), plan=plan)
+    columns = _rows(scenario, shapes, cuts, degrees, gpus)
+    numbers = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
+    layouts, layout = np.unique(numbers, axis=0, return_inverse=True)
+    space = Space(scenario, layouts, replace(columns, layout=layout.ravel()), categories, schedules=LAYERED)
+    parts = list(_bounded(space, shapes, columns.layout, limit, progress)) if len(columns) else []
+    none = Priced(*np.empty((2, 0), dtype=np.int64), *np.empty((2, 0)))
+    prices, plans = join([none, *(priced for _, priced in parts)]), sum(looked_at for looked_at, _ in parts)
+    return SearchResult(space, "step_time", limit, categories, prices, plans, time.perf_counter() - begun)
 
 
 def _bounded(
-    space: Space, shapes: Sequence[ParallelPlan], shape: Ints, progress: Callable[[], object] | None
-) -> Iterator[tuple[int, Ints, Ints, PlanFloats, PlanFloats]]:
-    """Yield how many plans of a space were looked at; and of those that fit rows, categories, bounds and memory.
+    space: Space, shapes: Sequence[ParallelPlan], shape: Ints, limit: float, progress: Callable[[], object] | None
+) -> Iterator[tuple[int, Priced]]:
+    """Yield how many plans of a space were looked at; and those that fit, with their bounds and memory.
 
     shape : place of each row's ranks and chunks among the shapes.
     """
@@ -201,7 +115,7 @@ def _bounded(
     zero = np.array([each.zero_stage for each in space.categories])
     kept = shared[space.columns.layout][row] | (zero[category] == 0)
     row, category = row[kept], category[kept]
-    batch, limit = plan_batch(space, layouts, row, category), scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
+    batch = plan_batch(space, layouts, row, category)
     order = np.argsort(shape[row], kind="stable")
     ends = np.searchsorted(shape[row][order], np.arange(1, len(shapes) + 1))
     few = {pp: np.flatnonzero(layouts.pp == pp) for pp in np.unique(layouts.pp).tolist()}
@@ -216,7 +130,7 @@ def _bounded(
             needed = memory_bytes(some, deal)
             fits = np.flatnonzero(needed <= limit)
             bound = least_step_s(some.take(fits), deal) if len(fits) else np.empty(0)
-            yield len(here), row[here[fits]], category[here[fits]], bound, needed[fits]
+            yield len(here), Priced(category[here[fits]], row[here[fits]], bound, needed[fits])
 
 
 def _shapes(scenario: Scenario, pipeline: Sequence[int] | None) -> tuple[ParallelPlan, ...]:

@@ -1,46 +1,61 @@
-"""What a search found: the best plans, and everything else it priced."""
+"""What a search found: all plans with their prices, what is asked of them, and the best on the exact engine.
+
+The table has four columns (`sim.search.prices.formula.Priced`): category, row, step time and memory. A *place* is a
+row of it. Fields of plans are looked up in the space, as whole columns where a question needs them.
+"""
 
 from __future__ import annotations
 
-import math
-import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.arrays import Array, Bools, Ints
 from sim.notebook import NotebookDisplay
+from sim.search.assumed import assumptions_of
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
-from sim.search.plans.layouts import expert_degrees
-from sim.search.plans.space import Fields, Progress
-from sim.search.queries import (
-    PricedPlans,
-    Selection,
-    best_assumed,
-    fixed_assumed,
-    framework_assumed,
-    plans_assumed,
-    proof_assumed,
-    room_assumed,
-    schedules_assumed,
-    stack_assumed,
-    stages_assumed,
-)
-from sim.search.room import make_room
-from sim.units import show, show_time
+from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, ROOM, SCHEDULES, Category
+from sim.search.plans.space import Fields, Space, base_plan, has_fields, sharding_fields
+from sim.search.prices.formula import Priced
+from sim.specs import ParallelPlan, Scenario
+from sim.units import show_time
+from sim.work.recompute import recompute_word
 
 if TYPE_CHECKING:
     from sim.search.risk import Risk
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The plans with given fields.
+
+    priced, fit : how many there are, and fit in memory.
+    better : of those that fit, how many have a lower score than asked about.
+    best : places of the best few that fit, best first; of equals the one that needs least memory.
+    leanest : place of the plan that needs least memory, whether it fits or not; None where there is no plan.
+    """
+
+    priced: int
+    fit: int
+    better: int
+    best: Ints
+    leanest: int | None
+
+
 @dataclass(frozen=True, repr=False)
-class SearchResult(PricedPlans, NotebookDisplay):
+class SearchResult(NotebookDisplay):
     """All plans with their prices, and the best of them.
 
+    objective : what plans are compared by, of `sim.search.candidate.OBJECTIVES`.
+    memory_limit_bytes : that a plan may take of a GPU. [bytes]
+    categories : the space's, and those that only plans have for which room was made.
+    prices : the table.
     plans_priced : plans whose time and memory are known.
-    best : by the objective on the exact engine, of the closed form's best.
     elapsed_s : of pricing and memory check, without the confirmations. [s]
+    best : by the objective on the exact engine, of the closed form's best.
     top : how many of the best were asked for.
     confirmed : plans that the exact engine ran.
     bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
@@ -51,11 +66,18 @@ class SearchResult(PricedPlans, NotebookDisplay):
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
     plans_given_room : how many plans were checked that make room so.
     room_floor : score that no plan with `room_fields` goes below for which room was not looked for.
+    ways_fixed : fields of plans that say what runs again or lies on the host and are set, and not searched. The table
+        has plans of other ways too, for which room may be made in these.
     """
 
+    space: Space
+    objective: str
+    memory_limit_bytes: float
+    categories: tuple[Category, ...]
+    prices: Priced
     plans_priced: int
-    best: tuple[Candidate, ...]
     elapsed_s: float
+    best: tuple[Candidate, ...] = ()
     top: int = 10
     confirmed: int = 0
     bound: float | None = None
@@ -66,21 +88,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     plans_given_room: int = 0
     room_floor: float = np.inf
     room_fields: Fields | None = None
-
-    def with_room(
-        self, few: int, fields: Fields | None = None, ceiling: float | None = None, progress: Progress | None = None
-    ) -> Self:
-        """The result with plans that fit only once room is made, if they may be among the best few with some fields.
-
-        ceiling : score up to which room is made, whatever is among the best few by their prices.
-        """
-        begun = time.perf_counter()
-        looked = self.room_floor if fields == self.room_fields and ceiling is not None else -np.inf
-        wanted = {**self.ways_fixed, **(fields or {})}
-        plans = replace(self, ways_fixed={}, room_fields=fields)
-        plans, tried, floor = make_room(plans, self.room, few, wanted, looked, ceiling, progress)
-        given, took = self.plans_given_room + tried, self.elapsed_s + time.perf_counter() - begun
-        return replace(plans, ways_fixed=self.ways_fixed, elapsed_s=took, plans_given_room=given, room_floor=floor)
+    ways_fixed: Fields = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""
@@ -102,7 +110,7 @@ class SearchResult(PricedPlans, NotebookDisplay):
     @cached_property
     def plans_made_to_fit(self) -> int:
         """How many of these fit only since room was made for them, as far as that was looked for."""
-        return int(np.count_nonzero(self.fits & (self.category >= len(self.space.categories))))
+        return int(np.count_nonzero(self.fits & (self.prices.category >= len(self.space.categories))))
 
     @property
     def plans_per_s(self) -> float:
@@ -123,120 +131,139 @@ class SearchResult(PricedPlans, NotebookDisplay):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search left out, and how sure its best plan is."""
-        scenario, limit = self.space.scenario, self.memory_limit_bytes
-        stated = [
-            *self.proof_assumptions,
-            *schedules_assumed(self.schedules, self.space),
-            *room_assumed(self.room, self.objective),
-            framework_assumed(self.space.runs_on, scenario),
-            *stack_assumed(self.space),
-            fixed_assumed({**self.space.fixed, **self.ways_fixed}),
-            *plans_assumed(self.space),
-        ]
-        stated += self.memory_assumptions
-        if self.best:
-            stated += best_assumed(self.best[0], limit, self.objective)
-        if self.objective == "days" and scenario.training.tokens is None:
-            stated.append("training.tokens is not given, so days are ranked by step time")
-        return tuple(stated)
+        return assumptions_of(self)
 
-    @property
-    def proof_assumptions(self) -> list[str]:
-        """How sure it is that the best plan is the best, with layers dealt evenly and otherwise."""
-        stated = [proof_assumed(self.space, self.confirmed, self.gap, self.stages)]
-        if self.best and self.stages is not None:
-            stated.append(stages_assumed(self.stages, self.best[0].worth(self.objective)))
-        return stated
+    @cached_property
+    def fits(self) -> Bools:
+        """Which plans fit in memory."""
+        return np.asarray(self.prices.memory_bytes <= self.memory_limit_bytes)
 
-    @property
-    def memory_assumptions(self) -> list[str]:
-        """How much of a GPU's memory plans may take, where that is not what it is sold with."""
-        gpu, limit = self.space.scenario.cluster.gpu, self.memory_limit_bytes
-        if limit > gpu.usable_bytes:
-            return [
-                f"plans may take {show(limit, 'B')} of a GPU, but one {gpu.name} has only "
-                f"{show(gpu.usable_bytes, 'B')}: those that take more do not run there"
-            ]
-        if limit < gpu.usable_bytes:
-            return [f"plans use at most {show(limit, 'B')} of a GPU (--memory-limit)"]
-        if limit < gpu.memory_bytes:
-            return [
-                f"plans may use {show(limit, 'B')}, which the driver leaves of the {show(gpu.memory_bytes, 'B')} of a "
-                f"{gpu.name}; --memory-limit sets another limit"
-            ]
-        return []
+    def score(self, places: Any = slice(None)) -> Array:
+        """What the objective makes smallest, of some plans or all; step times are equal to the nanosecond."""
+        return self.score_of(self.prices.take(places))
+
+    def score_of(self, priced: Priced) -> Array:
+        """What the objective makes smallest, of plans that need not be in the table."""
+        if self.objective == "memory_headroom":
+            return priced.memory_bytes
+        seconds: Array = np.round(priced.step_time_s, 9)
+        return seconds * self.space.gpus_of(priced.row) if self.objective == "cost" else seconds
+
+    def having(self, fields: Fields | None, fitting: bool = False) -> Ints:
+        """Places of the plans that have some fields, and fit in memory if only those are asked for."""
+        rows, categories = self.masks(fields or {})
+        found = rows[self.prices.row] & categories[self.prices.category]
+        return np.flatnonzero(found & self.fits if fitting else found)
+
+    def select(self, fields: Fields | None = None, few: int | None = 40, than: float = -np.inf) -> Selection:
+        """The plans with some fields.
+
+        few : how many of the best to name; None names all that fit.
+        than : score that others are compared with.
+
+        Raises SpecError: a field that a search does not vary.
+        """
+        which, some = self.having(fields), self.having(fields, fitting=True)
+        score, fit = self.score(some), len(some)
+        better = np.count_nonzero(score < than)
+        if few is not None and fit > few:
+            near = score <= np.partition(score, few - 1)[few - 1]
+            some, score = some[near], score[near]
+        best = some[np.lexsort((some, self.prices.memory_bytes[some], score))][:few]
+        leanest = int(which[self.prices.memory_bytes[which].argmin()]) if len(which) else None
+        return Selection(len(which), fit, int(better), best, leanest)
+
+    def values(self, names: Sequence[str], fields: Fields | None = None, fitting: bool = False) -> dict[str, list[Any]]:
+        """Which values fields of the plans with some fields have, each in order.
+
+        names : of FIELDS, or num_gpus.
+        fitting : only of plans that fit in memory.
+        """
+        rows, numbers = (
+            np.unique(each[self.having(fields, fitting)]) for each in (self.prices.row, self.prices.category)
+        )
+        there = [self.categories[number] for number in numbers.tolist()]
+        found: dict[str, list[Any]] = {}
+        for name in names:
+            if name in (*CHOICES, *ROOM):
+                found[name] = sorted({self.space.value_of(each, name) for each in there})
+            else:
+                values = np.unique(getattr(self.space.columns, name)[rows]).tolist()
+                found[name] = [SCHEDULES[each] for each in values] if name == "schedule" else values
+        return found
+
+    def ranking(self, most: int | None = None) -> Ints:
+        """Places of the plans that fit, best first, at most so many; of equals the one that needs least memory."""
+        return self.select({}, most).best
+
+    def worth_of(self, scenario: Scenario) -> float | None:
+        """Score of one plan; None where it was not priced or does not fit."""
+        place = self.place_of(scenario)
+        return None if place is None or not self.fits[place] else float(self.score(np.array([place]))[0])
+
+    def pareto(self, fields: Fields | None = None) -> Ints:
+        """Places of the plans with some fields that fit and that no other beats in step time, memory and GPUs."""
+        which = self.having(fields, fitting=True)
+        some = self.prices.take(which)
+        return np.asarray(which[pareto_front(some.step_time_s, some.memory_bytes, self.space.gpus_of(some.row))])
+
+    def scenario_at(self, place: int) -> Scenario:
+        """The plan at a place."""
+        row, category = int(self.prices.row[place]), int(self.prices.category[place])
+        return self.space.scenario_of(row, self.categories[category])
+
+    def scenarios_at(self, places: Array) -> list[Scenario]:
+        """The plans at some places."""
+        return [self.scenario_at(place) for place in places.tolist()]
+
+    def place_of(self, scenario: Scenario) -> int | None:
+        """The place of a plan; None if it was not priced."""
+        plan, own = scenario.plan, self.space.scenario
+        kept = {**dict(base_plan(own)), **sharding_fields(plan.zero_stage, own.plan)}
+        others = {name: kept[name] for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")}
+        if not has_fields(plan, others) or not self.space.cuts_experts_as(plan):
+            return None
+        if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
+            plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
+        wanted = {name: getattr(plan, name) for name in FIELDS}
+        rows, categories = self.space.masks(wanted, self.categories)
+        here = np.flatnonzero(rows[self.prices.row] & categories[self.prices.category])
+        return int(here[0]) if len(here) else None
+
+    def to_frame(self) -> Any:
+        """Every plan that was priced as a pandas table, with its price by the closed form: those that fit first, each
+        part best first. [s], [bytes]"""
+        import pandas as pd
+
+        fits = self.fits
+        order = np.lexsort((self.prices.memory_bytes, self.score(), ~fits))
+        some, columns = self.prices.take(order), self.space.columns
+        varied = [name for name in ROOM if len({self.space.value_of(each, name) for each in self.categories}) > 1]
+        words = {
+            name: np.array([_word(self.space.value_of(each, name)) for each in self.categories])
+            for name in (*CHOICES, *varied)
+        }
+        return pd.DataFrame(
+            {
+                **{name: getattr(columns, name)[some.row] for name in ("num_gpus", *NUMBERS)},
+                "schedule": np.array(SCHEDULES)[columns.schedule[some.row]],
+                **{name: of_categories[some.category] for name, of_categories in words.items()},
+                "step_time_s": some.step_time_s,
+                "memory_bytes": some.memory_bytes,
+                "fits": fits[order],
+            }
+        )
+
+    def masks(self, fields: Fields) -> tuple[Bools, Bools]:
+        """Which rows and which categories have these fields, and those that are set."""
+        (rows, here), (more, there) = (self.space.masks(each, self.categories) for each in (self.ways_fixed, fields))
+        return rows & more, here & there
 
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
         gpus = found.answer.num_gpus if self.objective == "cost" else 1
         score = found.memory_bytes if self.objective == "memory_headroom" else round(found.priced_step_time_s, 9) * gpus
         return self.select({}, 1, score).better + 1
-
-    def none_fits(self, selection: Selection) -> str:
-        """The sentence that none of some plans fits in memory, and what the leanest of them needs."""
-        assert selection.leanest is not None
-        needed = self.memory_bytes[selection.leanest]
-        plan = self.scenario_at(selection.leanest).plan
-        experts = f"ep {plan.ep}, " if self.space.scenario.model.num_experts else ""
-        return (
-            f"none of the {selection.priced:,} such plans fits in {show(self.memory_limit_bytes, 'B')}: the leanest "
-            f"needs {show(needed, 'B')} (recompute {plan.recompute}, ZeRO {plan.zero_stage}, dp {plan.dp}, {experts}"
-            f"micro-batch {plan.microbatch_size})"
-        )
-
-    def nothing_fits(self) -> str:
-        """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
-        everything = self.select({}, 1)
-        if everything.leanest is None:
-            fixed = " and ".join(f"plan.{name} = {value}" for name, value in self.ways_fixed.items())
-            return (
-                f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
-            )
-        lowest = self.memory_bytes[everything.leanest]
-        plan, scenario = self.scenario_at(everything.leanest).plan, self.space.scenario
-        gpu = scenario.cluster.gpu
-        limited = self.memory_limit_bytes < gpu.usable_bytes
-        named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
-        raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
-        remedy = raised if limited and lowest < gpu.usable_bytes else ""
-        experts, dealt = "", ""
-        if scenario.model.num_experts:
-            experts = f", ep {plan.ep}"
-            wider = self._wider_degrees()
-            if wider:
-                dealt = (
-                    f"deal the {scenario.model.num_experts} experts over more GPUs (-s "
-                    f"plan.ep=[{','.join(map(str, wider))}]; without it all degrees are searched), "
-                )
-        return (
-            f"none of {self.plans_priced:,} plans fits: memory rules them all out. The leanest needs "
-            f"{show(lowest, 'B')}, {named} is {show(self.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
-            f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-            f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{self._hosted()}"
-            "use more GPUs (--gpus) or GPUs with more memory"
-        )
-
-    def _hosted(self) -> str:
-        """The sentence that some plan fits only with states in host memory; empty if none does."""
-        if "offload" in self.room:
-            return ""
-        able = replace(self, room=(*self.room, "offload")).with_room(few=1)
-        places = able.ranking(1)
-        if not len(places):
-            return ""
-        plan = able.scenario_at(int(places[0])).plan
-        kept = [f"{plan.optimizer_offload:.0%} of the optimizer's state"] if plan.optimizer_offload else []
-        kept += [f"activations of {plan.offloaded_layers} layers"] if plan.offloaded_layers else []
-        return (
-            f"with {' and '.join(kept)} in host memory one fits (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}): search "
-            f"with --room {','.join(able.room)}, or "
-        )
-
-    def _wider_degrees(self, few: int = 4) -> list[int]:
-        """The next larger numbers of GPUs to deal experts over, at most all that hold the same layers."""
-        tp, cp, _, dp, ep = self.space.layouts.T
-        most, widest = int((tp * cp * dp).max()), int(ep.max())
-        return [each for each in expert_degrees(self.space.scenario) if widest < each <= most][:few]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -259,3 +286,30 @@ class SearchResult(PricedPlans, NotebookDisplay):
             "best": [each.to_dict() for each in self.best],
             **({} if self.risk is None else {"risk": self.risk.to_dict()}),
         }
+
+
+def _word(value: Any) -> Any:
+    """A value as a table has it: several names are one text."""
+    return "+".join(value) if isinstance(value, tuple) else value
+
+
+def pareto_front(seconds: Array, nbytes: Array, gpus: Array) -> Array:
+    """Indices of the plans for which no other is as good in all three and better in one, by GPUs, then step time.
+
+    Of plans that are equal in all three the first is kept.
+
+    seconds, nbytes, gpus : [s], [bytes], [-]
+    """
+    front: list[int] = []
+    kept = np.empty((0, 2))  # (seconds, bytes) of the front so far, all of fewer GPUs or as many
+    for size in np.unique(gpus):
+        here = np.flatnonzero(gpus == size)
+        here = here[np.lexsort((nbytes[here], seconds[here]))]
+        # In order of time, only what needs less than everything faster is left.
+        least = np.minimum.accumulate(np.concatenate([[np.inf], nbytes[here][:-1]]))
+        here = here[nbytes[here] < least]
+        beaten = [bool(((kept[:, 0] <= seconds[place]) & (kept[:, 1] <= nbytes[place])).any()) for place in here]
+        here = here[~np.array(beaten, dtype=bool)]
+        front += here.tolist()
+        kept = np.concatenate([kept, np.stack([seconds[here], nbytes[here]], axis=1)])
+    return np.array(front, dtype=np.int64)

@@ -9,27 +9,27 @@ the fastest.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any, TypeVar
 
 import numpy as np
 
 from sim.arrays import Array, Bools, Ints, PlanFloats
 from sim.costs.block import BACKWARD, FORWARD
 from sim.errors import SpecError, nearest
-from sim.pricing.cells import CellPrices, price_cells
 from sim.pricing.deal import put_together
-from sim.search.plans.layouts import ROOM, Category
-from sim.search.plans.space import Fields, Progress, Space, agrees
-from sim.search.prices.formula import Priced, Rows, join, layouts_with_links, ways_of
-from sim.search.queries import PricedPlans
+from sim.search.plans.layouts import ROOM, Category, expert_degrees
+from sim.search.plans.space import Fields, Progress, Space, has_fields
+from sim.search.prices.formula import Priced, Rows, join
+from sim.search.result import SearchResult, Selection
 from sim.specs import Scenario
-from sim.specs.base import as_names
+from sim.units import show
 from sim.work.layers import FIRST_KIND
-from sim.work.recompute import module_sets, modules_word, own_modules, searched_word
+from sim.work.recompute import module_sets, own_modules
 
 
 class ChosenRows:
@@ -41,25 +41,15 @@ class ChosenRows:
 
     def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Category]) -> None:
         self.space, self.rows, self.ways = space, rows, tuple(ways)
-        columns = space.columns.take(rows)
-        there, layout = np.unique(columns.layout, return_inverse=True)
-        self._columns = columns.with_layout(layout.ravel())
-        self._flag, self._zero = (
+        flag, self._zero = (
             np.array([int(getattr(each, name)) for each in space.categories])[category]
             for name in ("sequence_parallel", "zero_stage")
         )
-        self._layouts, self._links = layouts_with_links(space.scenario, space.layouts[there])
-        words = tuple(dict.fromkeys((*map(self._word, self.ways), "full")))
-        layers = tuple(dict.fromkeys(way.offloaded_layers for way in self.ways))
-        again = [(word, each) for each in layers for word in words]
-        sizes, of_layers = columns.microbatch_size, ways_of(space.scenario, again)
-        self._prices, self._cell = price_cells(self._layouts, self._columns.layout, sizes, of_layers)
+        whole = replace(self.ways[0], recompute="full")  # for blocks of layers
+        self._priced, again = Rows.of(space, rows, flag, (*self.ways, whole))
+        self._again_of = again[:-1]
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
-        self._again_of = np.array([again.index((self._word(way), way.offloaded_layers)) for way in self.ways])
-
-    def _word(self, way: Category) -> str:
-        return modules_word(way.modules) if way.modules else searched_word(way.recompute, self.space.scenario.plan)
 
     @cached_property
     def dominates(self) -> Bools:
@@ -74,14 +64,9 @@ class ChosenRows:
         np.fill_diagonal(found, False)
         return np.asarray(found)
 
-    def _rows(self, places: Ints, prices: CellPrices, cell: Ints, again: Ints | None = None) -> Rows:
-        columns, flag = self._columns.take(places), self._flag[places]
-        return Rows(self.space.scenario, self._layouts, self._links, prices, columns, cell, flag, again)
-
     def memory_bytes(self, places: Ints) -> PlanFloats:
         """Peak memory of some rows in every way to make room; array (ways, rows).  [bytes]"""
-        rows = self._rows(places, self._prices, self._cell[places])
-        nbytes = rows.memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
+        nbytes = self._priced.take(places).memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
         return np.asarray(nbytes[self._share_of, self._again_of])
 
     def step_times(self, places: Ints, ways: Ints) -> PlanFloats:
@@ -90,16 +75,16 @@ class ChosenRows:
         for number in np.unique(share).tolist():
             here = np.flatnonzero(share == number)
             some = places[here]
-            rows = self._rows(some, self._prices, self._cell[some], self._again_of[ways[here]][np.newaxis])
+            rows = self._priced.take(some, self._again_of[ways[here]][np.newaxis])
             found[here] = rows.step_times(self._zero[some], float(self._shares[number]))[0, 0]
         return found
 
     def rank_work(self, places: Ints) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
         """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
         the largest share of a block that is its forward. [s, s, -]"""
-        rows = self._rows(places, self._prices, self._cell[places], np.zeros((1, len(places)), dtype=np.int64))
-        batch, pp, more = rows.batch, self._columns.pp[places], self._columns.num_chunks[places] - 1
-        forward, backward = (table[:, 0, batch.way, batch.cell] for table in self._prices.total_s[:2])
+        rows = self._priced.take(places, np.zeros((1, len(places)), dtype=np.int64))
+        batch, pp, more = rows.batch, rows.columns.pp, rows.columns.num_chunks - 1
+        forward, backward = (table[:, 0, batch.way, batch.cell] for table in rows.prices.total_s[:2])
         both, between = forward + backward, np.maximum(pp - 2, 0)
 
         def of_ranks(blocks: Array) -> tuple[PlanFloats, PlanFloats, PlanFloats, PlanFloats]:
@@ -112,7 +97,7 @@ class ChosenRows:
 
         *ranks, whole = of_ranks(both)
         for place in (FORWARD, BACKWARD):  # no rank hides more waits than all of them together
-            leads = self._prices.ahead_s[1:, place][:, :, batch.way, batch.cell].copy()
+            leads = rows.prices.ahead_s[1:, place][:, :, batch.way, batch.cell].copy()
             leads[:, :FIRST_KIND] = 0.0
             whole = whole - np.minimum(*(of_ranks(each)[-1] for each in leads))
         busiest = np.maximum(np.maximum(ranks[0], ranks[2]), np.where(between > 0, ranks[1], 0.0))
@@ -140,11 +125,12 @@ class ChosenRows:
             Of these. [s], [bytes]
         """
         model = self.space.scenario.model
-        stages = self._columns.pp * self._columns.num_chunks
+        stages = self._priced.columns.pp * self._priced.columns.num_chunks
 
         def priced(chosen: Ints, number: Ints) -> Rows:
-            prices = self._prices.mixed(self._cell[chosen], number * stages[chosen] / model.num_layers)
-            return self._rows(chosen, prices, np.arange(len(chosen)))
+            rows = self._priced.take(chosen)
+            prices = rows.prices.mixed(rows.cell, number * stages[chosen] / model.num_layers)
+            return replace(rows, prices=prices, cell=np.arange(len(chosen)))
 
         def needed(chosen: Ints, number: Ints) -> PlanFloats:
             return np.asarray(priced(chosen, number).memory_bytes(self._zero[chosen])[0, 0])
@@ -191,8 +177,7 @@ AT_ONCE = 20_000
 """Plans whose cells are priced together."""
 
 _Made = tuple[Category, int, float, float]
-"""Plans for which room was made, in the fastest way: category, row, step time [s] and memory [bytes]."""
-_Plans = TypeVar("_Plans", bound=PricedPlans)
+"""A plan for which room was made, in the fastest way: category, row, step time [s] and memory [bytes]."""
 
 
 def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
@@ -207,32 +192,46 @@ def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
 
 
 def make_room(
-    plans: _Plans,
-    ways: Sequence[str],
+    result: SearchResult,
     few: int,
     fields: Fields | None = None,
-    floor: float = -np.inf,
     ceiling: float | None = None,
     progress: Progress | None = None,
-) -> tuple[_Plans, int, float]:
-    """Plans with those for which room was made, that may be among the best few with some fields; of how many plans
-    memory was checked; and the score that none goes below for which room was not looked for, infinite: there is none.
+) -> SearchResult:
+    """The result with plans that fit only once room is made, if they may be among the best few with some fields.
 
-    ways : of WAYS.
-    floor : score up to which room was looked for already.
     ceiling : score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
     progress : called with (plans looked at, all that may be).
     """
-    fields = {} if fields is None else fields
-    if "recompute_modules" in fields:
-        fields = {**fields, "recompute_modules": tuple(as_names(fields["recompute_modules"]))}
-    able = _ways(plans.space.scenario, ways, fields)
+    begun = time.perf_counter()
+    looked = result.room_floor if fields == result.room_fields and ceiling is not None else -np.inf
+    wanted = {**result.ways_fixed, **(fields or {})}
+    found, tried, floor = _look(replace(result, ways_fixed={}), few, wanted, looked, ceiling, progress)
+    return replace(
+        _with(result, found),
+        elapsed_s=result.elapsed_s + time.perf_counter() - begun,
+        plans_given_room=result.plans_given_room + tried,
+        room_floor=floor,
+        room_fields=fields,
+    )
+
+
+def _look(
+    plans: SearchResult, few: int, fields: Fields, floor: float, ceiling: float | None, progress: Progress | None
+) -> tuple[list[_Made], int, float]:
+    """Plans for which room was made; of how many plans memory was checked; and the score that none goes below for which
+    room was not looked for, infinite: there is none.
+
+    floor : score up to which room was looked for already.
+    """
+    ways, able = plans.room, _ways(plans.space.scenario, plans.room, fields)
     block = "block" in ways and not plans.space.scenario.stack.cuda_graph_scope
     # Of a block of layers modules are none.
     whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
-    block = block and _has({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
+    block = block and has_fields({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
+    found = list[_Made]()
     if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
-        return plans, 0, np.inf
+        return found, 0, np.inf
     best = plans.score(plans.select(fields, few).best)
 
     def last_of_few() -> float:
@@ -241,7 +240,7 @@ def make_room(
         return float(np.sort(best)[few - 1]) * (1 + SLACK) if len(best) >= few else np.inf
 
     score, row, category = _too_large(plans, fields, floor, last_of_few())
-    tried, begin, found = 0, 0, list[_Made]()
+    tried, begin = 0, 0
     while begin < len(row):
         end = min(begin + AT_ONCE, len(row))
         chosen = ChosenRows(plans.space, row[begin:end], category[begin:end], able)
@@ -261,14 +260,9 @@ def make_room(
             found += new
             first, size = last, min(2 * size, MOST_AT_ONCE)
         if first < end:
-            return _with(plans, found), tried, float(score[first])
+            return found, tried, float(score[first])
         begin = end
-    return _with(plans, found), tried, last_of_few()
-
-
-def _has(values: Fields, fields: Fields) -> bool:
-    """Whether plans with these values may have these fields."""
-    return all(agrees(name, value, fields[name]) for name, value in values.items() if name in fields)
+    return found, tried, last_of_few()
 
 
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
@@ -284,13 +278,8 @@ def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Categ
         for kind, (share, layers) in product(kinds, list(hosts))
     ]
     named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
-    chosen = [each for each in dict.fromkeys(found) if _named(each.fields(scenario.plan), named)]
+    chosen = [each for each in dict.fromkeys(found) if has_fields(each.fields(scenario.plan), named)]
     return [nothing, *(each for each in chosen if each != nothing)]
-
-
-def _named(way: dict[str, Any], named: Fields) -> bool:
-    modules = set(way.pop("recompute_modules"))
-    return modules == {*named.get("recompute_modules", modules)} and _has(way, named)
 
 
 def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -304,7 +293,7 @@ def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return OPTIMIZER_SHARES if updates else (0.0,), layers
 
 
-def _too_large(plans: PricedPlans, fields: Fields, floor: float, ceiling: float) -> tuple[Array, Ints, Ints]:
+def _too_large(plans: SearchResult, fields: Fields, floor: float, ceiling: float) -> tuple[Array, Ints, Ints]:
     """(score, row, category) of plans without recomputation that do not fit, the fastest first.
 
     Of all of them where the fields say what is recomputed or in host memory.
@@ -314,7 +303,7 @@ def _too_large(plans: PricedPlans, fields: Fields, floor: float, ceiling: float)
     rows, categories = plans.masks(free)
     plain = np.array([each.recompute == "none" for each in plans.categories]) & categories
     plain[len(plans.space.categories) :] = False
-    here = np.flatnonzero(rows[plans.row] & plain[plans.category] & (everything | ~plans.fits))
+    here = np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
     score = plans.score(here)
     within = (score >= floor) & (score < ceiling)
     order = np.argsort(score[within], kind="stable")
@@ -322,7 +311,7 @@ def _too_large(plans: PricedPlans, fields: Fields, floor: float, ceiling: float)
     return score[within][order], some.row, some.category
 
 
-def _fitting(plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Ints, block: bool) -> list[_Made]:
+def _fitting(plans: SearchResult, chosen: ChosenRows, places: Ints, category: Ints, block: bool) -> list[_Made]:
     """The fastest way in which each of some rows fits, if the space does not have it already."""
     categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
     found, known = list[_Made](), set(categories)
@@ -348,7 +337,7 @@ def _fitting(plans: PricedPlans, chosen: ChosenRows, places: Ints, category: Int
     return found
 
 
-def _allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, base: Ints, fits: Bools) -> Bools:
+def _allowed(plans: SearchResult, chosen: ChosenRows, here: Ints, base: Ints, fits: Bools) -> Bools:
     """Which ways the framework's rules leave to some rows, each of a category, of those that fit; (ways, rows)."""
     found = np.zeros_like(fits)
     for number in np.unique(base).tolist():
@@ -359,7 +348,7 @@ def _allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, base: Ints, fit
     return found
 
 
-def _block_allowed(plans: PricedPlans, chosen: ChosenRows, here: Ints, layers: Ints) -> Bools:
+def _block_allowed(plans: SearchResult, chosen: ChosenRows, here: Ints, layers: Ints) -> Bools:
     """Whether the framework's rules let rows recompute so many layers of every stage."""
     block = replace(plans.space.categories[0], recompute="full", block_layers=1)
     return plans.space.keeps_room(block, chosen.rows[here], recompute_num_layers=layers)
@@ -377,11 +366,11 @@ def _category(scenario: Scenario, base: Category, way: Category, block_layers: i
     )
 
 
-def _with(plans: _Plans, found: Sequence[_Made]) -> _Plans:
+def _with(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
     """Return the table with new rows appended, each plan once."""
     numbers = {each: number for number, each in enumerate(plans.categories)}
-    given = np.flatnonzero(plans.category >= len(plans.space.categories))
-    known = set(zip(plans.category[given].tolist(), plans.row[given].tolist(), strict=True))
+    given = plans.prices.take(np.flatnonzero(plans.prices.category >= len(plans.space.categories)))
+    known = set(zip(given.category.tolist(), given.row.tolist(), strict=True))
     rows = []
     for category, row, seconds, nbytes in found:
         number = numbers.setdefault(category, len(numbers))
@@ -393,3 +382,71 @@ def _with(plans: _Plans, found: Sequence[_Made]) -> _Plans:
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     new = Priced(columns[0].astype(np.int16), columns[1].astype(np.int32), *columns[2:])
     return replace(plans, prices=join([plans.prices, new]), categories=tuple(numbers))
+
+
+def none_fits(result: SearchResult, selection: Selection) -> str:
+    """The sentence that none of some plans fits in memory, and what the leanest of them needs."""
+    assert selection.leanest is not None
+    needed = result.prices.memory_bytes[selection.leanest]
+    plan = result.scenario_at(selection.leanest).plan
+    experts = f"ep {plan.ep}, " if result.space.scenario.model.num_experts else ""
+    return (
+        f"none of the {selection.priced:,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the leanest "
+        f"needs {show(needed, 'B')} (recompute {plan.recompute}, ZeRO {plan.zero_stage}, dp {plan.dp}, {experts}"
+        f"micro-batch {plan.microbatch_size})"
+    )
+
+
+def nothing_fits(result: SearchResult) -> str:
+    """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
+    everything = result.select({}, 1)
+    if everything.leanest is None:
+        fixed = " and ".join(f"plan.{name} = {value}" for name, value in result.ways_fixed.items())
+        return f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
+    lowest = result.prices.memory_bytes[everything.leanest]
+    plan, scenario = result.scenario_at(everything.leanest).plan, result.space.scenario
+    gpu = scenario.cluster.gpu
+    limited = result.memory_limit_bytes < gpu.usable_bytes
+    named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
+    raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
+    remedy = raised if limited and lowest < gpu.usable_bytes else ""
+    experts, dealt = "", ""
+    if scenario.model.num_experts:
+        experts = f", ep {plan.ep}"
+        wider = _wider_degrees(result.space)
+        if wider:
+            dealt = (
+                f"deal the {scenario.model.num_experts} experts over more GPUs (-s "
+                f"plan.ep=[{','.join(map(str, wider))}]; without it all degrees are searched), "
+            )
+    return (
+        f"none of {result.plans_priced:,} plans fits: memory rules them all out. The leanest needs "
+        f"{show(lowest, 'B')}, {named} is {show(result.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
+        f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
+        f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{_hosted(result)}"
+        "use more GPUs (--gpus) or GPUs with more memory"
+    )
+
+
+def _hosted(result: SearchResult) -> str:
+    """The sentence that some plan fits only with states in host memory; empty if none does."""
+    if "offload" in result.room:
+        return ""
+    able = make_room(replace(result, room=(*result.room, "offload")), few=1)
+    places = able.ranking(1)
+    if not len(places):
+        return ""
+    plan = able.scenario_at(int(places[0])).plan
+    kept = [f"{plan.optimizer_offload:.0%} of the optimizer's state"] if plan.optimizer_offload else []
+    kept += [f"activations of {plan.offloaded_layers} layers"] if plan.offloaded_layers else []
+    return (
+        f"with {' and '.join(kept)} in host memory one fits (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}): search "
+        f"with --room {','.join(able.room)}, or "
+    )
+
+
+def _wider_degrees(space: Space, few: int = 4) -> list[int]:
+    """The next larger numbers of GPUs to deal experts over, at most all that hold the same layers."""
+    tp, cp, _, dp, ep = space.layouts.T
+    most, widest = int((tp * cp * dp).max()), int(ep.max())
+    return [each for each in expert_degrees(space.scenario) if widest < each <= most][:few]

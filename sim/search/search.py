@@ -18,7 +18,7 @@ from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import Progress, build_space
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
-from sim.search.room import DEFAULT, check_ways
+from sim.search.room import DEFAULT, check_ways, nothing_fits
 from sim.search.stages import search_stages
 from sim.specs import Scenario
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
@@ -140,16 +140,15 @@ def search(
         space.categories,
         prices,
         len(prices),
-        (),
         time.perf_counter() - begun,
-        top,
+        top=top,
         room=room,
         ways_fixed=ways_fixed,
     )
     result, _, found = run_best(result, {}, top, max(top, confirm), progress)
     if not found.ran:
         if require_fit:
-            raise InfeasiblePlan(result.nothing_fits())
+            raise InfeasiblePlan(nothing_fits(result))
         return result
     bound = min(result.room_floor, found.bound)
     result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)

@@ -9,6 +9,7 @@ from sim.search.candidate import Candidate, facts_of
 from sim.search.comparison import best_of, loss_of, losses_by_cause
 from sim.search.plans.layouts import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
+from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under
 
 AXES = (
@@ -74,7 +75,7 @@ def sensitivity(result: SearchResult) -> tuple[ValueCost, ...]:
             others = (found, best_under(result, plan.schedule, {axis: value}, FEW_RUNS).best)
             there = [each for each in others if each is not None]
             found = min(there, key=lambda each: each.worth(result.objective), default=None)
-        ruled_out = "" if found or selection is None else result.none_fits(selection)
+        ruled_out = "" if found or selection is None else none_fits(result, selection)
         rows.append(_cost(result, axis, value, found, ruled_out))
     return tuple(sorted(rows, key=lambda each: AXES.index(each.axis)))
 

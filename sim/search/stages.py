@@ -22,7 +22,7 @@ from sim.search.candidate import Candidate, StagesSearched
 from sim.search.confirm import Found
 from sim.search.fixed import values_of
 from sim.search.layout import PLACES, balanced_plans
-from sim.search.plans.layouts import SCHEDULES, unlike_chunks
+from sim.search.plans.layouts import NUMBERS, SCHEDULES, unlike_chunks
 from sim.search.plans.space import has_fields
 from sim.search.prices.formula import Priced
 from sim.search.result import SearchResult
@@ -98,9 +98,10 @@ def _own(result: SearchResult) -> tuple[Candidate, ...]:
     space, scenario = result.space, result.space.scenario
     plan, kept = scenario.plan, {**result.space.fixed, **result.ways_fixed}
     hosted = plan.optimizer_offload or plan.offloaded_layers
-    if scenario.is_open or not plan.pipeline_layout or hosted or space.row_of(plan) is None:
+    if scenario.is_open or not plan.pipeline_layout or hosted or not space.cuts_experts_as(plan):
         return ()
-    if not has_fields(plan, kept) or broken_rules(scenario, space.rules):
+    numbers = {name: getattr(plan, name) for name in (*NUMBERS, "schedule")}
+    if not space.masks(numbers)[0].any() or not has_fields(plan, kept) or broken_rules(scenario, space.rules):
         return ()
     candidate = Candidate.run(scenario)
     return (candidate,) if candidate.memory_bytes <= result.memory_limit_bytes else ()
@@ -121,19 +122,19 @@ def _unlike(result: SearchResult) -> dict[int, tuple[int, ...]]:
 def _promising(result: SearchResult, unlike: Mapping[int, Sequence[int]]) -> tuple[Floats, Floats, Ints]:
     """Plans with a pipeline that recompute nothing, and fit so or in some other way: the score of the fastest way if
     their ranks had equal work, what no layout goes below, and their places; in the order of the first."""
-    space, columns = result.space, result.space.columns
+    space, columns, prices = result.space, result.space.columns, result.prices
     plain = np.array([space.categories.index(each.without_room()) for each in result.categories])
     rows = (columns.pp > 1) & (columns.schedule != SCHEDULES.index("gpipe"))
-    code = plain[result.category] * len(columns) + result.row
-    fits = np.flatnonzero(result.fits & rows[result.row])
-    fits = fits[np.lexsort((result.step_time_s[fits], code[fits]))]
+    code = plain[prices.category] * len(columns) + prices.row
+    fits = np.flatnonzero(result.fits & rows[prices.row])
+    fits = fits[np.lexsort((prices.step_time_s[fits], code[fits]))]
     codes, first = np.unique(code[fits], return_index=True)
-    seconds = result.step_time_s[fits][first]
-    own = np.flatnonzero((result.category == plain[result.category]) & rows[result.row])
+    seconds = prices.step_time_s[fits][first]
+    own = np.flatnonzero((prices.category == plain[prices.category]) & rows[prices.row])
     own = own[np.argsort(code[own])]
     place = own[np.searchsorted(code[own], codes)]
     parts = [
-        _balanced(result, result.prices.take(place[some]), seconds[some], list(unlike))
+        _balanced(result, prices.take(place[some]), seconds[some], list(unlike))
         for some in np.array_split(np.arange(len(place)), max(1, len(place) // 20_000))
         if len(some)
     ]

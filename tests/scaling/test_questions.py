@@ -14,7 +14,6 @@ from sim.estimate import estimate
 from sim.reliability.cost import Price
 from sim.scaling.finetuning import FineTuning, tune
 from sim.scaling.offers import InTime, rank
-from sim.scaling.offers import offer as offered
 from sim.scaling.questions import Pretraining, batch_of, sequences_near
 from sim.scaling.run import Terms
 from sim.scaling.training import train
@@ -187,12 +186,12 @@ def test_what_fits_and_how_fast_it_is_estimate_says(found):
     offers, lacking = found.offers, found.lacking
     assert len(offers) + len(lacking) == 6
     for offer in offers:
-        alone = estimate(offer.planned.answer.scenario)
+        alone = estimate(offer.answer.scenario)
         assert alone.fits
-        assert alone.num_gpus == offer.gpus
-        assert offer.planned.run.wall_s == train(alone.scenario).run.wall_s
+        assert alone.num_gpus == offer.answer.num_gpus
+        assert offer.run.wall_s == train(alone.scenario).run.wall_s
         # 150,000 samples, in steps of 64.
-        assert offer.planned.run.useful_s == pytest.approx(150e3 / 64 * alone.step_time_s)
+        assert offer.run.useful_s == pytest.approx(150e3 / 64 * alone.step_time_s)
     for gpu, gpus, why in lacking:
         assert "it still needs" in why
         with pytest.raises(InfeasiblePlan, match="memory rules them all out"):
@@ -200,9 +199,9 @@ def test_what_fits_and_how_fast_it_is_estimate_says(found):
 
 
 def test_a_price_of_ones_own_is_proportional():
-    listed, own = (offered(QWEN, "h100-sxm-80gb", 8, terms=terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
-    assert own.planned.run.cost == pytest.approx(listed.planned.run.cost * 1.33 / 3.99)
-    assert own.planned.run.currency == "EUR"
+    listed, own = (QWEN.planned("h100-sxm-80gb", 8, terms=terms) for terms in (None, Terms(price=Price(1.33, "EUR"))))
+    assert own.run.cost == pytest.approx(listed.run.cost * 1.33 / 3.99)
+    assert own.run.currency == "EUR"
 
 
 @forms("most", 1, None)

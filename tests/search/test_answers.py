@@ -85,15 +85,15 @@ def test_a_rank_counts_what_is_faster(small):
     scenario = load_scenario(SMALL)
     own = rank_plan(small, scenario, steps=False)
     place = small.place_of(scenario)
-    fits = small.memory_bytes <= small.memory_limit_bytes
-    faster = fits & (small.step_time_s < small.step_time_s[place] * (1 - 1e-9))
+    fits = small.prices.memory_bytes <= small.memory_limit_bytes
+    faster = fits & (small.prices.step_time_s < small.prices.step_time_s[place] * (1 - 1e-9))
     assert own.among[0].rank == np.count_nonzero(faster) + 1
     plan = scenario.plan
     frame = small.to_frame()
     for name in ("recompute", "sequence_parallel", "zero_stage"):
         frame = frame[frame[name] == getattr(plan, name)]
     assert own.among[1].of == frame["fits"].sum()
-    faster = frame["fits"] & (frame["step_time_s"] < small.step_time_s[place] * (1 - 1e-9))
+    faster = frame["fits"] & (frame["step_time_s"] < small.prices.step_time_s[place] * (1 - 1e-9))
     assert own.among[1].rank == faster.sum() + 1
 
 
@@ -205,7 +205,7 @@ def test_a_whole_plan_is_that_plan(small):
         why = why_not(small, {name: getattr(plan, name) for name in FIELDS})
         assert why.answer.scenario.plan == plan
         here = small.ranking()[why.rank - 1]  # or a plan as fast
-        assert small.step_time_s[here] == pytest.approx(small.step_time_s[place], rel=1e-9)
+        assert small.prices.step_time_s[here] == pytest.approx(small.prices.step_time_s[place], rel=1e-9)
 
 
 @pytest.mark.parametrize("named", [{"tp": "eight"}, {"tp": 0}, {"tp": 1.5}, {"zero_stage": 4}, {"schedule": "zb_h3"},

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from open_space import search
+from open_space import price_all, search
 from rows import mostly_thorough
 from typer.testing import CliRunner
 
@@ -25,7 +25,6 @@ from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
 from sim.search.explain import why_not
 from sim.search.plans.space import build_space
-from sim.search.prices.formula import price_all
 from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity
@@ -177,7 +176,7 @@ def tiny():
     result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
     kinds = ((each.recompute, each.sequence_parallel, each.zero_stage) for each in result.space.categories)
     number = list(kinds).index(("selective", False, 2))
-    priced = result.prices.take(np.flatnonzero(result.category == number))
+    priced = result.prices.take(np.flatnonzero(result.prices.category == number))
     space = replace(result.space, categories=(result.space.categories[number],))
     prices = replace(priced, category=np.zeros(len(priced), np.int16))
     return replace(result, space=space, categories=space.categories, prices=prices)

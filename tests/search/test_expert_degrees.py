@@ -71,7 +71,7 @@ def test_what_fits_nowhere_without_expert_parallelism_says_so():
 def test_other_degrees_are_not_taken_for_the_searched():
     result = search(mixture(16), experts=(16,), top=1, confirm=2)
     best = result.best[0].scenario
-    assert result.rank_of(best) == 1
+    assert result.select({}, 1, result.worth_of(best)).better == 0
     other = best.replace(plan=best.plan.replace(ep=8, zero_stage=3))
     assert result.place_of(other) is None
     assert "over 8 GPUs, the search over 16 (-s plan.ep=[…])" in str(rank_plan(result, other, steps=False).ruled_out)

@@ -1,5 +1,6 @@
 """The search of layered plans: bounds that hold, and the plan that trying every one would find."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -8,7 +9,8 @@ from asked import asked
 
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.search.layered import best_of, layered_table
+from sim.search.confirm import Found, best_first
+from sim.search.layered import layered_plans
 from sim.specs import ParallelPlan
 
 
@@ -32,14 +34,16 @@ GROUPS = {"dp": 4, "sharding_group": 4, "zero_stage": 3, "reshard_after_forward"
     ],
 )
 def test_no_step_is_shorter_than_its_bound(cluster, stack, plan, typical):
-    table = layered_table(small(cluster, stack, plan=plan), gpus=(2, 64))
-    assert (table.column("dp") % plan.get("sharding_group", 1) == 0).all()
-    some = np.random.default_rng(0).choice(len(table), 12, replace=False)
+    table = layered_plans(small(cluster, stack, plan=plan), gpus=(2, 64))
+    assert (table.space.columns.dp[table.prices.row] % plan.get("sharding_group", 1) == 0).all()
+    some = np.random.default_rng(0).choice(len(table.prices), 12, replace=False)
     answers = [estimate(table.scenario_at(int(place))) for place in some]
-    ratios = np.array([table.bound_s[place] / answer.step_time_s for place, answer in zip(some, answers, strict=True)])
+    ratios = np.array(
+        [table.prices.step_time_s[place] / answer.step_time_s for place, answer in zip(some, answers, strict=True)]
+    )
     assert ratios.max() <= 1.0 + 1e-9
     assert np.median(ratios) > typical
-    assert table.memory_bytes[some] == pytest.approx([answer.largest.total for answer in answers], rel=1e-9)
+    assert table.prices.memory_bytes[some] == pytest.approx([answer.largest.total for answer in answers], rel=1e-9)
 
 
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_intermediate_size": 1024, "gated_mlp": True, "bias": False}
@@ -60,15 +64,30 @@ UNLIKE = {"num_layers": 7, "layer_types": ["sliding_attention", "full_attention"
 @pytest.mark.parametrize("cluster", ["ethernet-25", pytest.param("selene", marks=pytest.mark.thorough)])
 def test_bounds_of_experts_and_context_parallelism(cluster, model, plan):
     scenario = small(cluster, "megatron-core", plan=plan, **model)
-    table = layered_table(scenario, gpus=(2, 32), context=(1, 2))
-    assert set(table.column("cp").tolist()) == {1, 2}
-    assert set(table.column("ep").tolist()) == ({1, 2, 4, 8} if scenario.model.num_experts else {1})
-    some = np.random.default_rng(1).choice(len(table), 8, replace=False)
+    table = layered_plans(scenario, gpus=(2, 32), context=(1, 2))
+    assert set(table.space.columns.cp[table.prices.row].tolist()) == {1, 2}
+    assert set(table.space.columns.ep[table.prices.row].tolist()) == (
+        {1, 2, 4, 8} if scenario.model.num_experts else {1}
+    )
+    some = np.random.default_rng(1).choice(len(table.prices), 8, replace=False)
     for place in some.tolist():
         answer = estimate(table.scenario_at(place))
         assert answer.scenario.plan.etp == (answer.scenario.plan.tp if scenario.plan.etp > 1 else 1)
-        assert table.bound_s[place] <= answer.step_time_s * (1 + 1e-9)
-        assert table.memory_bytes[place] == pytest.approx(answer.largest.total, rel=1e-9)
+        assert table.prices.step_time_s[place] <= answer.step_time_s * (1 + 1e-9)
+        assert table.prices.memory_bytes[place] == pytest.approx(answer.largest.total, rel=1e-9)
+
+
+def best_of(table, top=3):
+    """Step times of the best few plans of a table, and how many were run."""
+
+    def run(place):
+        answer = estimate(table.scenario_at(place))
+        return (answer.step_time_s, answer) if answer.fits else None
+
+    bounds = table.prices.step_time_s
+    plans = ((bounds[place], partial(run, place)) for place in np.argsort(bounds).tolist())
+    found = best_first(plans, Found(top))
+    return [answer.step_time_s for answer in found.best[:top]], found.runs
 
 
 def plans_by_hand(scenario, gpus):
@@ -108,35 +127,31 @@ def plans_by_hand(scenario, gpus):
 def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):
     """Uneven rounds, context and expert parallelism: every plan of eight GPUs, run."""
     scenario = small(cluster, "megatron-core", batch=8, plan={"uneven_layers": True}, **model)
-    table = layered_table(scenario, gpus=(8, 8), context=(1, 2), recomputes=("full",))
+    table = layered_plans(scenario, gpus=(8, 8), context=(1, 2), recomputes=("full",))
     by_hand = plans_by_hand(scenario, 8)
-    assert table.plans == len(by_hand)
+    assert table.plans_priced == len(by_hand)
     answers = [estimate(each) for each in by_hand]
     fit = {answer.scenario.plan: answer.step_time_s for answer in answers if answer.fits}
-    rows = {table.scenario_at(place).plan: place for place in range(len(table))}
+    rows = {table.scenario_at(place).plan: place for place in range(len(table.prices))}
     assert rows.keys() == fit.keys()
     assert any(plan.schedule == "modular" and plan.num_stages > 5 for plan in fit)
-    found, run = best_of(table, table.bound_s, lambda place: 1.0, top=3)
-    assert [each.step_time_s for each in found] == pytest.approx(sorted(fit.values())[:3], rel=1e-9)
+    found, run = best_of(table)
+    assert found == pytest.approx(sorted(fit.values())[:3], rel=1e-9)
     assert run < len(fit) / 4
 
 
 def test_pruning_finds_what_trying_all_finds():
-    scenario = small("ethernet-25")
+    scenario = small("ethernet-25", batch=24)
     space = {"recomputes": ("full",), "sequence_parallel": (False,), "tensor": (1, 2), "pipeline": (2, 4)}
-    table = layered_table(scenario, gpus=(16, 16), batches=(16, 24), **space)
-    share = 1.0 / table.batch
-    everything = [estimate(table.scenario_at(place)) for place in range(len(table))]
-    worth = np.array([answer.step_time_s for answer in everything]) * share
-    found, run = best_of(table, table.bound_s * share, lambda place: share[place], top=3)
+    table = layered_plans(scenario, gpus=(8, 16), **space)
+    everything = [estimate(each) for each in table.scenarios_at(np.arange(len(table.prices)))]
+    found, run = best_of(table)
     assert len(everything) > 80
     assert run < len(everything) / 4
-    best = sorted(worth[[answer.fits for answer in everything]])[:3]
-    assert [each.step_time_s / each.scenario.training.global_batch_size for each in found] == pytest.approx(best)
+    assert found == pytest.approx(sorted(answer.step_time_s for answer in everything if answer.fits)[:3])
 
 
 def test_a_space_without_plans_is_empty():
     for space in ({"pipeline": (8,)}, {"gpus": (4481, 5000)}):
-        table = layered_table(small(), **{"gpus": (8, 8), **space})
-        assert (table.plans, len(table)) == (0, 0)
-        assert best_of(table, table.bound_s, lambda place: 1.0) == ([], 0)
+        table = layered_plans(small(), **{"gpus": (8, 8), **space})
+        assert (table.plans_priced, len(table.prices)) == (0, 0)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.search.queries import pareto_front
+from sim.search.result import pareto_front
 
 
 @given(st.lists(st.tuples(*[st.integers(1, 6)] * 3), min_size=1, max_size=40))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from open_space import price_all
 from rows import forms
 
 from sim.errors import FlopcastError
@@ -14,7 +15,6 @@ from sim.estimate import estimate
 from sim.pricing.deal import stages_alike
 from sim.search.plans.layouts import RECOMPUTES, SCHEDULES, Category
 from sim.search.plans.space import build_space
-from sim.search.prices.formula import price_all
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.hardware import NetworkSpec
 from sim.specs.loading import build_scenario

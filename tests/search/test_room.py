@@ -44,7 +44,7 @@ def small(model, **changes):
 
 def made(result):
     """Places of the plans for which room was made."""
-    return np.flatnonzero(result.category >= len(result.space.categories))
+    return np.flatnonzero(result.prices.category >= len(result.space.categories))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,11 @@ def test_prices_are_estimates(file, ways, limit):
             continue  # a bound, as of the plans that need no room
         kinds.add((plan.recompute_method, plan.recompute_modules, plan.optimizer_offload, plan.offloaded_layers))
         assert nbytes == pytest.approx(alone.largest.total, rel=1e-9)
-        assert alone.step_time_s * (0.9 if plan.pp > 1 else 1 - 1e-9) < seconds <= alone.step_time_s * (1 + 1e-9)
+        assert (
+            alone.prices.step_time_s * (0.9 if plan.pp > 1 else 1 - 1e-9)
+            < seconds
+            <= alone.prices.step_time_s * (1 + 1e-9)
+        )
     assert len(kinds) > 2 or len(scenario.model.layer_kinds) == 1
 
 
@@ -87,7 +91,7 @@ def everything(scenario, result, ways):
         layers = sorted({round(share * model.num_layers) for share in LAYER_SHARES})
         hosts = list(product(OPTIMIZER_SHARES, layers))
     found = []
-    for place in np.flatnonzero((result.memory_bytes > limit) & (result.step_time_s <= ceiling)).tolist():
+    for place in np.flatnonzero((result.prices.memory_bytes > limit) & (result.prices.step_time_s <= ceiling)).tolist():
         base = result.scenario_at(place)
         if base.plan.recompute != "none":
             continue
@@ -136,13 +140,13 @@ def test_no_other_way_is_better(model, ways, gpus, batch, limit):
 def test_what_needs_no_room_is_never_slower():
     """The bound by which plans are left out."""
     result = search(small(EXPERTS), gpus=(4, 4), room=())
-    by_category = {number: result.category == number for number in range(len(result.space.categories))}
+    by_category = {number: result.prices.category == number for number in range(len(result.space.categories))}
     for number, each in enumerate(result.space.categories):
         if each.recompute == "none":
             continue
         plain = result.space.categories.index(each.without_room())
-        assert (result.row[by_category[number]] == result.row[by_category[plain]]).all()
-        longer = result.step_time_s[by_category[number]] / result.step_time_s[by_category[plain]]
+        assert (result.prices.row[by_category[number]] == result.prices.row[by_category[plain]]).all()
+        longer = result.prices.step_time_s[by_category[number]] / result.prices.step_time_s[by_category[plain]]
         assert longer.min() >= 1 - 1e-12
 
 
@@ -193,7 +197,7 @@ def test_fields_that_are_named_get_room_of_their_own():
     there = why_not(result, named).answer
     everything = search(scenario, top=1, room=()).select(named, 1)
     assert there.scenario.plan.pp == 8
-    assert there.step_time_s < result.step_time_s[everything.best[0]]
+    assert there.step_time_s < result.prices.step_time_s[everything.best[0]]
     modules = why_not(result, {"recompute_modules": ("moe_act", "layernorm")})
     assert set(modules.answer.scenario.plan.recompute_modules) == {"moe_act", "layernorm"}
     own = scenario.replace(
@@ -201,5 +205,5 @@ def test_fields_that_are_named_get_room_of_their_own():
     )
     alone = search(own, top=1, room=())
     best = next(each for each in alone.select({"recompute": "selective"}, 1).best)
-    assert modules.answer.step_time_s == pytest.approx(alone.step_time_s[best], rel=1e-9)
+    assert modules.answer.step_time_s == pytest.approx(alone.prices.step_time_s[best], rel=1e-9)
     assert result.place_of(result.best[0].scenario) is not None

@@ -35,7 +35,7 @@ def test_best_plans_are_confirmed_and_in_order(result):
         assert each.memory_bytes == pytest.approx(each.answer.largest.total, rel=1e-9)
         assert abs(each.difference) < 0.1
     # The plan it starts from is in the space, and is not better.
-    assert result.rank_of(load_scenario(MAIN)) > 1
+    assert result.select({}, 1, result.worth_of(load_scenario(MAIN))).better > 0
     assert times[0] < estimate(load_scenario(MAIN)).step_time_s
 
 
@@ -102,8 +102,8 @@ def test_the_best_is_the_best_of_all_by_the_exact_engine():
     found = search(scenario, **narrow)
     fits = found.ranking()
     exact = np.array([estimate(each).step_time_s for each in found.scenarios_at(fits)])
-    assert (exact >= found.step_time_s[fits] * (1 - 1e-9)).all()
-    gpus = found.space.gpus_of(found.row[fits])
+    assert (exact >= found.prices.step_time_s[fits] * (1 - 1e-9)).all()
+    gpus = found.space.gpus_of(found.prices.row[fits])
     unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in found.scenarios_at(fits)]
     assert any(unsharded)  # one with ZeRO 0, which is as fast and as lean, stands for them
     exact = np.where(unsharded, np.inf, exact)
@@ -129,7 +129,7 @@ def test_plans_that_nothing_tells_apart_are_shown_once():
     alone = [each.scenario.plan for each in found.best if each.scenario.plan.dp == 1]
     assert len({plan.replace(zero_stage=0) for plan in alone}) == len(alone) > 2
     sharded = found.best[0].scenario.replace(plan=alone[0].replace(zero_stage=3))
-    assert found.rank_of(sharded) is not None
+    assert found.worth_of(sharded) is not None
     short = search(load_scenario(SMALL).replace(plan=ParallelPlan(tp=8)), top=2, confirm=3)
     assert short.bound is not None  # plans beyond those that were run may be left, however many of these were the same
 

@@ -148,13 +148,13 @@ def test_searched_plans_are_cut_as_the_scenarios_own_at_the_same_prices():
     frame = found.to_frame()
     assert set(frame["tp"]) == {1, 2, 4, 8, 16}
     assert (frame["cp"] * frame["dp"] % frame["ep"] == 0).all()  # ep · etp divides tp · cp · dp
-    fits = np.flatnonzero(found.memory_bytes <= found.memory_limit_bytes)
+    fits = np.flatnonzero(found.prices.memory_bytes <= found.memory_limit_bytes)
     for place in fits[:: len(fits) // 60]:
         plan = found.scenario_at(int(place))
         assert plan.plan.etp == plan.plan.tp
         answer = estimate(plan)
-        assert found.step_time_s[place] == pytest.approx(answer.step_time_s, rel=1e-9)
-        assert found.memory_bytes[place] == pytest.approx(answer.largest.total, rel=1e-9)
+        assert found.prices.step_time_s[place] == pytest.approx(answer.step_time_s, rel=1e-9)
+        assert found.prices.memory_bytes[place] == pytest.approx(answer.largest.total, rel=1e-9)
     assert found.best[0].scenario.plan.etp == found.best[0].scenario.plan.tp
     assert any("etp = tp" in line for line in found.assumptions)
     ranked = rank_plan(found, scenario)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ import numpy as np
 from flopcast_validation.strategies.question import with_wide_tensor
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
-from sim.search.layered import LayeredTable, best_of, layered_table
+from sim.search.confirm import Found, Run, best_first
+from sim.search.layered import layered_plans
 from sim.search.plans.layouts import SCHEDULES, divisors, tensor_degrees
 from sim.search.plans.space import build_space
-from sim.search.prices.formula import price_all
+from sim.search.prices.formula import price_space
+from sim.search.result import SearchResult
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show
 
@@ -151,9 +154,10 @@ def _leanest(scenario: Scenario, tp: int, batches: Sequence[int]) -> tuple[Estim
     cluster = scenario.cluster
     roomy = cluster.node.replace(gpu=cluster.node.gpu.replace(memory_bytes=_ENDLESS_MEMORY))
     asked = with_wide_tensor(scenario.replace(cluster=cluster.replace(node=roomy)), tp)
-    table = _table(asked, "data + pipeline + tensor", batches, True, scenario.model.num_layers, tp)
-    least = int(np.argmin(table.memory_bytes))
-    there = table.scenario_at(least)
+    layers = scenario.model.num_layers
+    tables = [_table(asked, "data + pipeline + tensor", batch, True, layers, tp) for batch in batches]
+    table = min(tables, key=lambda each: each.prices.memory_bytes.min(initial=np.inf))
+    there = table.scenario_at(int(np.argmin(table.prices.memory_bytes)))
     node = there.cluster.node.replace(gpu=cluster.node.gpu)
     answer = estimate(there.replace(cluster=there.cluster.replace(node=node)))
     return answer, float(answer.largest.total)
@@ -206,13 +210,12 @@ def _baseline(
         return None
     space = replace(space.with_layouts(kept), categories=tuple(wanted))
     contiguous = space.columns.schedule != SCHEDULES.index("interleaved")
-    best: list[tuple[float, int, int]] = []
-    for category, here, seconds, needed in price_all(space):
-        fits = np.flatnonzero((needed <= scenario.cluster.gpu.usable_bytes) & contiguous[here])
-        fits = fits[np.argsort(seconds[fits], kind="stable")][:CONFIRMED]
-        best += [(float(seconds[place]), int(here[place]), category) for place in fits]
+    priced = price_space(space)
+    fits = np.flatnonzero((priced.memory_bytes <= scenario.cluster.gpu.usable_bytes) & contiguous[priced.row])
+    order = np.lexsort((priced.category[fits], priced.row[fits], priced.step_time_s[fits]))
     answers = [
-        estimate(space.scenario_of(row, space.categories[category])) for _, row, category in sorted(best)[:CONFIRMED]
+        estimate(space.scenario_of(int(priced.row[place]), space.categories[int(priced.category[place])]))
+        for place in fits[order][:CONFIRMED].tolist()
     ]
     return min(answers, key=lambda answer: answer.step_time_s, default=None)
 
@@ -230,29 +233,41 @@ def _layered(
     With `at_once` only plans without accumulation count, where layered and standard order are the same.
     """
     for offloaded in (0, scenario.model.num_layers):
-        table = _table(scenario, strategy, batches, partitioned, offloaded, wide)
-        share = 1.0 / table.batch
-        bound = np.where((table.num_microbatches == 1) | (not at_once), table.bound_s * share, np.inf)
-        found, _ = best_of(table, bound, lambda place, share=share: float(share[place]))  # type: ignore[misc]
-        if found:
-            return found[0]
+        plans = list[tuple[float, Run[Estimate]]]()
+        for batch in batches:
+            table = _table(scenario, strategy, batch, partitioned, offloaded, wide)
+            once = table.space.num_microbatches[table.prices.row] == 1
+            for place in np.flatnonzero(once | (not at_once)).tolist():
+                plans.append((float(table.prices.step_time_s[place]) / batch, partial(_run, table, place)))
+        found = best_first(sorted(plans, key=lambda each: each[0]), Found[Estimate]())
+        if found.best:
+            return found.best[0]
     return None
 
 
+def _run(table: SearchResult, place: int) -> tuple[float, Estimate] | None:
+    answer = estimate(table.scenario_at(place))
+    batch = answer.scenario.training.global_batch_size
+    return (answer.step_time_s / batch, answer) if answer.fits else None
+
+
 def _table(
-    scenario: Scenario, strategy: str, batches: Sequence[int], partitioned: bool, offloaded: int, wide: int | None
-) -> LayeredTable:
-    """Every layered plan that fits.
+    scenario: Scenario, strategy: str, batch: int, partitioned: bool, offloaded: int, wide: int | None
+) -> SearchResult:
+    """Every layered plan of a batch that fits.
 
     wide : tensor-parallel degree over several nodes, with sequence parallelism; None: those within one, without.
     """
     tensor, pipeline = STRATEGIES[strategy]
     domain, layers = scenario.cluster.nvlink_domain_gpus, scenario.model.num_layers
     degrees = [tp for tp in divisors(domain) if (tp > 1) == tensor] if wide is None else [wide]
-    return layered_table(
+    if batch != scenario.training.global_batch_size:  # with a plan that suits any batch
+        plan = scenario.plan.replace(dp=scenario.plan.sharding_group or 1, ep=1, microbatch_size=1)
+        training = scenario.training.replace(global_batch_size=batch)
+        scenario = scenario.replace(training=training, plan=plan)
+    return layered_plans(
         scenario,
         gpus=(1, scenario.cluster.num_gpus),
-        batches=batches,
         tensor=degrees,
         pipeline=[pp for pp in divisors(layers) if (pp > 1) == pipeline],
         recomputes=("full",),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import product
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array, Ints
+from sim.arrays import Array, Bools, Ints
 from sim.errors import InfeasiblePlan, SpecError
 from sim.pricing.deal import dealt_layers, stages_alike
 from sim.pricing.layouts import LAYOUT
@@ -54,10 +54,6 @@ class Columns:
     def take(self, rows: Ints | slice) -> Columns:
         """Some of the rows."""
         return Columns(*(getattr(self, field.name)[rows] for field in fields(self)))
-
-    def with_layout(self, layout: Ints) -> Columns:
-        """The rows with new numbers of layouts."""
-        return replace(self, layout=layout)
 
     @property
     def num_gpus(self) -> Ints:
@@ -224,29 +220,36 @@ def find_layouts(
     pipelines, replicas = pipeline_degrees(scenario), divisors(scenario.training.global_batch_size)
     axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
     layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
-    layouts = layouts[_deals_heads(scenario, layouts)]
-    if not len(layouts):
-        raise InfeasiblePlan(
+    layouts = _only(
+        layouts,
+        _deals_heads(scenario, layouts),
+        lambda: (
             f"no plan with context-parallel degree {' or '.join(map(str, degrees))}: stack.context_by_heads deals "
             f"{scenario.model.num_heads} heads to tp · cp ranks; choose a degree that divides them"
-        )
+        ),
+    )
     sizes = layouts.prod(axis=1)
     inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
-    if not inside.any():
-        kept, named = _kept(layouts, fixed or {})
-        raise InfeasiblePlan(_no_layout(scenario, gpus, axes, kept, named))
-    chosen = _with_experts(scenario, layouts[inside], dealt)
+    sized = _only(layouts, inside, lambda: _no_layout(scenario, gpus, axes, *_kept(layouts, fixed or {})))
+    chosen = _with_experts(scenario, sized, dealt)
     if not len(chosen):
-        raise InfeasiblePlan(_no_experts(scenario, gpus, layouts[inside], dealt))
-    shared: Array = chosen[shards_evenly(chosen, scenario.plan)]
-    if not len(shared):
-        holding = "ep · etp" if scenario.plan.etp > 1 else "ep"
-        raise InfeasiblePlan(
-            f"no plan on {_range(gpus)} GPUs shards in groups of plan.sharding_group = {scenario.plan.sharding_group}, "
-            f"which must divide dp · cp, and {holding} divide tp · sharding_group; choose another group, or none "
-            "(-s plan.sharding_group=)"
-        )
-    return shared
+        raise InfeasiblePlan(_no_experts(scenario, gpus, sized, dealt))
+    return _only(
+        chosen,
+        shards_evenly(chosen, scenario.plan),
+        lambda: (
+            f"no plan on {_range(gpus)} GPUs shards in groups of plan.sharding_group = "
+            f"{scenario.plan.sharding_group}, which must divide dp · cp, and ep{' · etp' * (scenario.plan.etp > 1)} "
+            "divide tp · sharding_group; choose another group, or none (-s plan.sharding_group=)"
+        ),
+    )
+
+
+def _only(layouts: Array, kept: Bools, why_none: Callable[[], str]) -> Array:
+    """The layouts that are kept, of which there must be some."""
+    if not kept.any():
+        raise InfeasiblePlan(why_none())
+    return np.asarray(layouts[kept])
 
 
 def shards_evenly(layouts: Array, plan: ParallelPlan) -> Array:

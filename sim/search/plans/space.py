@@ -30,6 +30,7 @@ from sim.search.plans.layouts import (
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.base import as_names
 from sim.specs.framework_plans import PlanRule
+from sim.units import value_words
 
 Fields = Mapping[str, Any]
 """Fields of a plan, each with its value or a tuple of values, such as {"tp": 4, "zero_stage": (0, 1)}; {} is any."""
@@ -40,13 +41,16 @@ OF_CATEGORIES = frozenset({*CHOICES, *ROOM, "sharding_group", "reshard_after_for
 
 
 def agrees(name: str, value: Any, wanted: Any) -> bool:
-    """Whether a field's value is the one that is wanted, or one of several."""
-    return value in wanted if isinstance(wanted, tuple) and name != "recompute_modules" else bool(value == wanted)
+    """Whether a field's value is the one that is wanted, or one of several; the order of modules does not matter."""
+    if name == "recompute_modules":
+        return set(value) == set(as_names(wanted))
+    return value in wanted if isinstance(wanted, tuple) else bool(value == wanted)
 
 
-def has_fields(plan: ParallelPlan, fields: Fields) -> bool:
-    """Whether a plan has some fields."""
-    return all(agrees(name, getattr(plan, name), wanted) for name, wanted in fields.items())
+def has_fields(plan: ParallelPlan | Fields, fields: Fields) -> bool:
+    """Whether a plan has some fields, or may have them where not all of its own are known."""
+    known = {**dict(plan), "num_gpus": plan.num_gpus} if isinstance(plan, ParallelPlan) else plan
+    return all(agrees(name, known[name], wanted) for name, wanted in fields.items() if name in known)
 
 
 @dataclass(frozen=True)
@@ -186,16 +190,12 @@ class Space:
         for name, value in fields.items():
             if name not in (*FIELDS, "num_gpus"):
                 raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
-            if name == "recompute_modules":
-                wanted = set(as_names(value))
-                able &= [set(self.value_of(each, name)) == wanted for each in there]
-                continue
-            values = list(value) if isinstance(value, tuple) else [value]
             if name in (*CHOICES, *ROOM):
-                able &= [self.value_of(each, name) in values for each in there]
+                able &= [agrees(name, self.value_of(each, name), value) for each in there]
                 continue
+            values = value if isinstance(value, tuple) else (value,)
             if name == "schedule":
-                values = [self.schedules.index(each) for each in values if each in self.schedules]
+                values = tuple(self.schedules.index(each) for each in values if each in self.schedules)
             rows &= np.isin(getattr(self.columns, name), values)
         return rows, able
 
@@ -204,7 +204,7 @@ class Space:
         rows = np.flatnonzero(kept[self.columns.layout])
         columns = self.columns.take(rows)
         return replace(
-            self, layouts=self.layouts[kept], columns=columns.with_layout((np.cumsum(kept) - 1)[columns.layout])
+            self, layouts=self.layouts[kept], columns=replace(columns, layout=(np.cumsum(kept) - 1)[columns.layout])
         )
 
     def having(self, fields: Fields) -> Space | None:
@@ -248,15 +248,6 @@ class Space:
     def cuts_experts_as(self, plan: ParallelPlan) -> bool:
         """Whether a plan's experts are whole or cut as those of all plans of the space."""
         return plan.etp == (plan.tp if self.scenario.plan.etp > 1 else 1)
-
-    def row_of(self, plan: ParallelPlan) -> int | None:
-        """Row with the plan's numbers and schedule; None where there is none."""
-        if plan.schedule not in self.schedules or not self.cuts_experts_as(plan):
-            return None
-        rows = self.columns.schedule == self.schedules.index(plan.schedule)
-        for name in NUMBERS:
-            rows &= getattr(self.columns, name) == getattr(plan, name)
-        return int(rows.argmax()) if rows.any() else None
 
 
 def recomputes_of(scenario: Scenario, recomputes: Sequence[str]) -> tuple[str, ...]:
@@ -358,10 +349,10 @@ def _nothing_kept(whole: Space) -> str:
         if not replace(free, fixed={name: value}).num_plans:
             there = sorted({each for category in free.categories for each in _values(free, category, name)})
             return (
-                f"no plan has plan.{name} = {_shown(value)}; the scenario, its GPUs and the degrees that are searched "
-                f"leave {', '.join(map(str, there[:12]))}{' …' * (len(there) > 12)}"
+                f"no plan has plan.{name} = {value_words(value)}; the scenario, its GPUs and the degrees that are "
+                f"searched leave {', '.join(map(str, there[:12]))}{' …' * (len(there) > 12)}"
             )
-    fixed = " and ".join(f"plan.{name} = {_shown(value)}" for name, value in whole.fixed.items())
+    fixed = " and ".join(f"plan.{name} = {value_words(value)}" for name, value in whole.fixed.items())
     if whole.fixed and not replace(free, fixed=whole.fixed).num_plans:
         return f"no plan has {fixed} at once; leave one of them free"
     beside = f"with {fixed} " if fixed else ""
@@ -378,7 +369,3 @@ def _values(space: Space, category: Category, name: str) -> list[Any]:
     columns = space.columns.take(np.flatnonzero(space.kept[category]))
     plan = space.fields_of(category, columns)
     return list(np.unique(plan[name]).tolist()) if len(columns) else []
-
-
-def _shown(value: Any) -> str:
-    return " or ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -5,27 +5,40 @@ Prices are the closed form's: never above what the exact engine says, and nearly
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
 
-from sim.arrays import Array, Floats, Ints, KindPlanFloats, Number, PlanFloats
+from sim.arrays import Array, Bools, Ints, KindPlanFloats, Number, PlanFloats
 from sim.engines.even_pipelines import EvenPipelines, Links, find_links, sends_over
 from sim.engines.order_facts import in_flight_by_rank
 from sim.engines.program import end_of_step
 from sim.pricing.cells import CellPrices, Plans, Way, price_cells
-from sim.pricing.deal import dealt_layers, even_deal, longer_ranks, params_of
+from sim.pricing.deal import Deal, dealt_layers, even_deal, longer_ranks, params_of
 from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
-from sim.search.plans.layouts import SCHEDULES, Columns
+from sim.search.plans.layouts import SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
-from sim.work.recompute import searched_word
+from sim.work.recompute import modules_word, searched_word
+
+
+def ways_of(scenario: Scenario, categories: Sequence[Category]) -> tuple[tuple[Way, ...], Ints]:
+    """Ways to compute layers: without and with sequence parallelism × what runs again and how many layers are
+    offloaded; and of each category the number of the latter."""
+    plan, overlap = scenario.plan, scenario.stack.overlap_tp_backward
+    kinds = [
+        (modules_word(each.modules) if each.modules else searched_word(each.recompute, plan), each.offloaded_layers)
+        for each in categories
+    ]
+    again = list(dict.fromkeys(kinds))
+    ways = tuple(Way(overlap, flag, *each) for flag, each in product((False, True), again))
+    return ways, np.array([again.index(each) for each in kinds], dtype=np.int64)
 
 
 def plan_batch(space: Space, layouts: Layouts, row: Ints, category: Ints) -> Plans:
@@ -33,26 +46,23 @@ def plan_batch(space: Space, layouts: Layouts, row: Ints, category: Ints) -> Pla
 
     layouts : the space's, on its cluster.
     """
-    columns, scenario, categories = space.columns, space.scenario, space.categories
-    stack, num_chunks = scenario.stack, columns.num_chunks[row]
-    words = [searched_word(each.recompute, scenario.plan) for each in categories]
-    again = list(dict.fromkeys(zip(words, (each.offloaded_layers for each in categories), strict=True)))
-    ways = ways_of(scenario, again)
-    number = [
-        each.sequence_parallel * len(again) + again.index((word, each.offloaded_layers))
-        for each, word in zip(categories, words, strict=True)
-    ]
+    columns, scenario, num_chunks = space.columns.take(row), space.scenario, space.columns.num_chunks[row]
+    stack, (ways, again) = scenario.stack, ways_of(scenario, space.categories)
+    flag, zero_stage = (
+        np.array([int(getattr(each, name)) for each in space.categories])[category]
+        for name in ("sequence_parallel", "zero_stage")
+    )
     # Cached: plans that differ in their ZeRO stage share cells.
-    prices, cell = price_cells(layouts, columns.layout[row], columns.microbatch_size[row], ways, space.slices)
+    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways, space.slices)
     return Plans(
         layouts,
         prices,
         base_plan(scenario),
         space.schedules[0],
-        layout=columns.layout[row],
+        layout=columns.layout,
         cell=cell,
-        way=np.array(number)[category],
-        zero_stage=np.array([each.zero_stage for each in categories])[category],
+        way=flag * (len(ways) // 2) + again[category],
+        zero_stage=zero_stage,
         num_chunks=num_chunks,
         num_microbatches=space.num_microbatches[row],
         overlap_p2p=np.full(len(row), False) | sends_overlap(stack.overlap_p2p, num_chunks),
@@ -88,43 +98,27 @@ def join(parts: Sequence[Priced]) -> Priced:
     return Priced(*(np.concatenate([getattr(each, name) for each in parts]) for name in Priced.__slots__))
 
 
-def price_all(space: Space) -> Iterator[tuple[int, Ints, Floats, Floats]]:
-    """(category, rows, step times, memory) of one category after the other. [-, -, s, bytes]"""
-    priced = price_space(space)
-    for number in np.unique(priced.category).tolist():
-        here = priced.take(priced.category == number)
-        yield number, here.row, here.step_time_s, here.memory_bytes
-
-
 def price_space(space: Space, progress: Progress | None = None) -> Priced:
     """The table of all plans, category after category."""
     report = progress or (lambda done, size: None)
     # Given back at once, untouched: from then on glibc's malloc keeps the memory of arrays as large as those below
     # instead of returning it to the system and faulting it in again, a third of the time.
     np.empty(4_000_000)
-    scenario, categories = space.scenario, space.categories
-    words = [searched_word(each.recompute, scenario.plan) for each in categories]
-    again, zeros = list(dict.fromkeys(words)), sorted({each.zero_stage for each in categories})
-    flags = {each.sequence_parallel for each in categories}
+    categories = space.categories
+    zeros, flags = sorted({each.zero_stage for each in categories}), {each.sequence_parallel for each in categories}
     rows_of = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
-    without, columns = len(rows_of[0]), space.columns.take(np.concatenate(rows_of))
-    layouts, links = layouts_with_links(scenario, space.layouts, partial(report, 0, space.num_plans))
-    ways = ways_of(scenario, [(word, 0) for word in again])
-    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways)
-    flag, choices = (np.arange(len(columns)) >= without).astype(np.int64), np.array(zeros)[:, np.newaxis, np.newaxis]
-    seconds, nbytes = np.empty((2, len(zeros), len(again), len(columns)))
-    for begin in range(0, len(columns), _AT_ONCE):
+    without, flag = len(rows_of[0]), np.repeat([0, 1], [len(each) for each in rows_of])
+    rows, again = Rows.of(space, np.concatenate(rows_of), flag, categories, partial(report, 0, space.num_plans))
+    seconds, nbytes = np.empty((2, len(zeros), len(rows.prices.ways) // 2, len(flag)))
+    choices = np.array(zeros)[:, np.newaxis, np.newaxis]
+    for begin in range(0, len(flag), _AT_ONCE):
         some = slice(begin, begin + _AT_ONCE)
-        rows = Rows(scenario, layouts, links, prices, columns.take(some), cell[some], flag[some])
-        nbytes[..., some], seconds[..., some] = rows.memory_bytes(choices), rows.step_times(choices)
-        report(round(min(some.stop / len(columns), 1.0) * space.num_plans), space.num_plans)
+        part = rows.take(some)
+        nbytes[..., some], seconds[..., some] = part.memory_bytes(choices), part.step_times(choices)
+        report(round(min(some.stop / len(flag), 1.0) * space.num_plans), space.num_plans)
     where = [
-        (
-            zeros.index(each.zero_stage),
-            again.index(word),
-            (slice(without), slice(without, None))[each.sequence_parallel],
-        )
-        for each, word in zip(categories, words, strict=True)
+        (zeros.index(each.zero_stage), number, (slice(without), slice(without, None))[each.sequence_parallel])
+        for each, number in zip(categories, again.tolist(), strict=True)
     ]
     found = [rows_of[each.sequence_parallel] for each in categories]
     table = Priced(
@@ -136,79 +130,102 @@ def price_space(space: Space, progress: Progress | None = None) -> Priced:
     return table if kept.all() else table.take(np.flatnonzero(kept))
 
 
-def ways_of(scenario: Scenario, again: Sequence[tuple[str, int]]) -> tuple[Way, ...]:
-    """Ways to compute layers: without and with sequence parallelism × what runs again and how many layers are
-    offloaded."""
-    overlap = scenario.stack.overlap_tp_backward
-    return tuple(Way(overlap, flag, *each) for flag, each in product((False, True), again))
-
-
-def layouts_with_links(
-    scenario: Scenario, degrees: Ints, waiting: Callable[[], object] | None = None
-) -> tuple[Layouts, Links]:
-    """Layouts (tp, cp, pp, dp, ep) on the scenario's cluster, and the links of their pipelines."""
-    layouts = place_layouts(scenario, degrees, waiting)
-    longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
-    return layouts, find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
-
-
+@dataclass(frozen=True)
 class Rows:
     """Some rows of a space: choices of ZeRO × ways to recompute × rows.
 
     prices : of cells whose ways are those of `ways_of`.
-    again : of what runs again and is offloaded there, what each row has, on the last axis; all on the one before it
-        where that is not said.
+    flag : whether each row has sequence parallelism, as 0 or 1.
+    again : what each row runs again and offloads, of the ways, on the last axis; None: all on the one before it.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        layouts: Layouts,
-        links: Links,
-        prices: CellPrices,
-        columns: Columns,
-        cell: Ints,
+    scenario: Scenario
+    layouts: Layouts
+    links: Links
+    prices: CellPrices
+    columns: Columns
+    cell: Ints
+    flag: Ints
+    again: Ints | None = None
+
+    @classmethod
+    def of(
+        cls,
+        space: Space,
+        rows: Ints,
         flag: Ints,
-        again: Ints | None = None,
-    ) -> None:
-        ways = prices.ways
-        self._stack, self._again = scenario.stack, len(ways) // 2
-        self.columns, self.links = columns, links.take(columns.layout)
-        count = scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
-        self.gpipe = columns.schedule == SCHEDULES.index("gpipe")
-        self.in_flight = in_flight_by_rank(columns.pp, columns.num_chunks, count, self.gpipe)
-        stack = scenario.stack
-        self.batch = Plans(
-            layouts,
-            prices,
-            base_plan(scenario),
+        categories: Sequence[Category],
+        waiting: Callable[[], object] | None = None,
+    ) -> tuple[Rows, Ints]:
+        """Rows of a space with what they cost in the ways of some categories; and the number of each category's way."""
+        scenario, columns = space.scenario, space.columns.take(rows)
+        there, layout = np.unique(columns.layout, return_inverse=True)
+        columns, layouts = (
+            replace(columns, layout=layout.ravel()),
+            place_layouts(scenario, space.layouts[there], waiting),
+        )
+        longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
+        links = find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
+        ways, again = ways_of(scenario, categories)
+        prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways)
+        return cls(scenario, layouts, links, prices, columns, cell, flag), again
+
+    def take(self, places: Ints | slice, again: Ints | None = None) -> Rows:
+        """Some of the rows; `again` is what each of them runs again, if not all ways are wanted."""
+        columns, cell, flag = self.columns.take(places), self.cell[places], self.flag[places]
+        return replace(self, columns=columns, cell=cell, flag=flag, again=again)
+
+    @cached_property
+    def batch(self) -> Plans:
+        """The rows as plans, on three axes."""
+        columns, stack, ways = self.columns, self.scenario.stack, len(self.prices.ways) // 2
+        return Plans(
+            self.layouts,
+            self.prices,
+            base_plan(self.scenario),
             "interleaved",
             layout=columns.layout[_ROWS],
-            cell=cell[_ROWS],
-            way=flag[_ROWS] * self._again + (np.arange(self._again)[:, np.newaxis] if again is None else again),
+            cell=self.cell[_ROWS],
+            way=self.flag[_ROWS] * ways + (np.arange(ways)[:, np.newaxis] if self.again is None else self.again),
             zero_stage=np.array(0),
             num_chunks=columns.num_chunks[_ROWS],
-            num_microbatches=count[_ROWS],
+            num_microbatches=(self.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size))[
+                _ROWS
+            ],
             overlap_p2p=np.array(False),
             overlap_grad_reduce=np.array(stack.overlap_grad_reduce),
             overlap_param_gather=np.array(stack.overlap_param_gather),
         )
-        self.deal = even_deal(self.batch)
-        self.fullest = even_deal(self.batch, True) if len(scenario.model.layer_kinds) > 1 else self.deal
-        self.longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)[columns.layout]
+
+    @cached_property
+    def deal(self) -> Deal:
+        """The layers of kinds of stages and ranks."""
+        return even_deal(self.batch)
+
+    @cached_property
+    def longer(self) -> Ints:
+        """How many ranks of each row hold a layer more than the others."""
+        dealt = dealt_layers(self.scenario.model, self.scenario.plan)
+        return np.asarray(longer_ranks(dealt, self.layouts.pp)[self.columns.layout])
+
+    @cached_property
+    def _gpipe(self) -> Bools:
+        return np.asarray(self.columns.schedule == SCHEDULES.index("gpipe"))
 
     def memory_bytes(self, zero_stage: Ints, optimizer_offload: Number = 0.0) -> PlanFloats:
         """Peak memory of the fullest GPU, over choices, ways to recompute and rows.  [bytes]"""
-        batch, kept = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload), self.in_flight
-        first, middle, last, *longer = stage_bytes(batch, self.fullest.stage_kinds)
+        columns, batch = self.columns, replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
+        kept = in_flight_by_rank(columns.pp, columns.num_chunks, batch.num_microbatches[0, 0], self._gpipe)
+        fullest = even_deal(self.batch, True) if len(self.scenario.model.layer_kinds) > 1 else self.deal
+        first, middle, last, *longer = stage_bytes(batch, fullest.stage_kinds)
         for each in longer:  # the second rank is the fullest of the middle ones, and among the first to have more
             middle = np.where(self.longer > 0, each, middle)
         peaks = np.stack([kept.first.peak(middle, first), kept.middle * middle, kept.last.peak(middle, last)])
         most = kept.last.most
-        logits = np.stack([most * (self.columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
-        held = params_of(self.fullest.rank_kinds.counts[:3], batch.layouts)[..., batch.layout]
+        logits = np.stack([most * (columns.pp == 1), np.zeros_like(most), most])[:, np.newaxis, np.newaxis]
+        held = params_of(fullest.rank_kinds.counts[:3], batch.layouts)[..., batch.layout]
         first, middle, last = peak_memory(batch, held, peaks, logits).total
-        others = np.maximum(last * (self.columns.pp > 1), middle * (self.columns.pp > 2))
+        others = np.maximum(last * (columns.pp > 1), middle * (columns.pp > 2))
         return np.asarray(np.maximum(first, others))
 
     def step_times(self, zero_stage: Ints, optimizer_offload: float = 0.0) -> PlanFloats:
@@ -224,7 +241,7 @@ class Rows:
         batch = replace(self.batch, zero_stage=zero_stage, optimizer_offload=optimizer_offload)
         # A shorter middle rank is never the last to be done: it counts in averages only.
         once = once_a_step(batch, self.deal).of_ranks(slice(0, 3))
-        beside = sends_overlap(self._stack.overlap_p2p, self.columns.num_chunks)
+        beside = sends_overlap(self.scenario.stack.overlap_p2p, self.columns.num_chunks)
 
         def priced(beside: bool) -> PlanFloats:
             pipelines = self._pipelines(visits, beside)
@@ -253,12 +270,13 @@ class Rows:
             reduced_after=partial(passes.reductions_after_end, once, ends_at),
             gather_window=passes.gather_windows,
         )
-        return np.asarray(end + self._stack.step_setup_s)
+        return np.asarray(end + self.scenario.stack.step_setup_s)
 
     def _pipelines(self, zero_stage: Ints, beside: bool) -> EvenPipelines:
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
-        numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0], self.gpipe)
-        sends = self.links, sends_over(self.links, near, far), not beside, self.longer
+        numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0], self._gpipe)
+        links = self.links.take(columns.layout)
+        sends = links, sends_over(links, near, far), not beside, self.longer
         return EvenPipelines(*numbers, *sends, *self._stages(zero_stage, beside))
 
     def _stages(self, zero_stage: Ints, beside: bool) -> tuple[KindPlanFloats, KindPlanFloats]:

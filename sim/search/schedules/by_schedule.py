@@ -16,6 +16,7 @@ from sim.schedules.registry import schedules
 from sim.search.candidate import Candidate, ScheduleBest, gap_of
 from sim.search.confirm import Found, Run, best_first
 from sim.search.result import SearchResult
+from sim.search.room import nothing_fits
 from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.units import show
 
@@ -120,7 +121,7 @@ def search_schedules(
         bests.append(best)
         candidates += ran if not best.asynchronous and result.space.has_schedule(name) else ()
     if not candidates:
-        raise InfeasiblePlan(f"{result.nothing_fits()}; nor was a plan found that fits under {', '.join(wanted)}")
+        raise InfeasiblePlan(f"{nothing_fits(result)}; nor was a plan found that fits under {', '.join(wanted)}")
 
     def place(each: ScheduleBest) -> float:
         return np.inf if each.best is None else each.best.worth(result.objective)
