@@ -57,7 +57,8 @@ def check_value(name: str, value: Any) -> None:
     """Raise where a field of plans cannot have a value, whatever the others are."""
     replicas = value if name == "ep" and isinstance(value, int) and value > 0 else 1
     mode = {"recompute_modules": "selective"}.get(name, "full" if name.startswith("recompute_") else "none")
-    ParallelPlan.read({"tp": value if name == "etp" else 2, "pp": 2, "dp": replicas, "recompute": mode, name: value}, "plan")
+    cut = value if name == "etp" else 2
+    ParallelPlan.read({"tp": cut, "pp": 2, "dp": replicas, "recompute": mode, name: value}, "plan")
     if name == "schedule":
         get_schedule(value)
 

@@ -72,9 +72,9 @@ def test_prices_are_estimates(file, ways, limit):
         kinds.add((plan.recompute_method, plan.recompute_modules, plan.optimizer_offload, plan.offloaded_layers))
         assert nbytes == pytest.approx(alone.largest.total, rel=1e-9)
         assert (
-            alone.prices.step_time_s * (0.9 if plan.pp > 1 else 1 - 1e-9)
+            alone.step_time_s * (0.9 if plan.pp > 1 else 1 - 1e-9)
             < seconds
-            <= alone.prices.step_time_s * (1 + 1e-9)
+            <= alone.step_time_s * (1 + 1e-9)
         )
     assert len(kinds) > 2 or len(scenario.model.layer_kinds) == 1
 
@@ -205,5 +205,5 @@ def test_fields_that_are_named_get_room_of_their_own():
     )
     alone = search(own, top=1, room=())
     best = next(each for each in alone.select({"recompute": "selective"}, 1).best)
-    assert modules.answer.step_time_s == pytest.approx(alone.prices.step_time_s[best], rel=1e-9)
+    assert modules.answer.step_time_s == pytest.approx(alone.step_time_s[best], rel=1e-9)
     assert result.place_of(result.best[0].scenario) is not None
