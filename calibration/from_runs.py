@@ -158,7 +158,7 @@ def fit_runs(
     settled = [replace(run, choices=(answer.scenario,), memory_savings=()) for run, answer in pairs]
     before = np.array([_error(*pair) for pair in zip(settled, answers, strict=True)])
     doubts = [
-        as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario)._replace(off=-np.log1p(error))
+        as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario)._replace(log_error=-np.log1p(error))
         for each, error in zip(answers, before, strict=True)
     ]
     start = {name: start_of(usable[0].choices[0], name) for name in parameters}
@@ -246,7 +246,7 @@ def drawn_to(
 
     doubts, families : of every run, doubts `as_driven`.
     """
-    sizes = np.array([each.off for each in doubts])
+    sizes = np.array([each.log_error for each in doubts])
     known, spreads = [priors()[name] for name in start], spreads or shipped_spreads()
     places = [each.place for each in doubts]
     alike = closeness(places, places, spreads.apart)

@@ -176,7 +176,7 @@ def _told(fit: RunsFit) -> list[dict[str, Any]]:
         pulls = dict(zip(fit.drawn.start, fit.drawn.pulls[rows].sum(axis=0), strict=True))
         by = {item.name: float(f"{pulls[item.name]:.4g}") for item in fit.parameters if item.moved}
         answer = predict(fit.runs[row], fit.drawn.values_at(fit.drawn.places[row]))
-        run = as_measured(answer.scenario, answer.breakdown.shares()).replace(pulls=by, off=round(off, 4))
+        run = as_measured(answer.scenario, answer.breakdown.shares()).replace(pulls=by, log_error=round(off, 4))
         told.append(run.model_dump(mode="json"))
     return told
 

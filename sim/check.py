@@ -238,7 +238,7 @@ def _weighed(
 ) -> Explanation:
     """An explanation with its prior times its likelihood, not yet a probability."""
     measured = [
-        doubt_of(answer.scenario, answer.breakdown.shares())._replace(off=log(time / answer.step_time_s))
+        doubt_of(answer.scenario, answer.breakdown.shares())._replace(log_error=log(time / answer.step_time_s))
         for time, answer in zip(seconds, answers, strict=True)
     ]
     times = tuple(answer.step_time_s for answer in answers)

@@ -90,13 +90,13 @@ class Doubt(NamedTuple):
     shares : of the step, by part; they sum to one.
     facts : those of FACTS that hold.
     place : what tells how much other steps resemble it (`sim.specs.values.place_of`).
-    off : logarithm of its measured over its predicted time, if it was measured.
+    log_error : logarithm of its measured over its predicted time, if it was measured.
     """
 
     shares: dict[str, float]
     facts: tuple[str, ...]
     place: Mapping[str, float] = {}
-    off: float = 0.0
+    log_error: float = 0.0
 
     def scale(self, spreads: Spreads) -> float:
         """The product of the facts' factors."""
@@ -153,7 +153,7 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     own = doubt.loads(spreads)
     variance = float(own @ own) + REST**2
     if measured:
-        common, off = covariance(measured, [doubt], spreads)[:, 0], np.array([run.off for run in measured])
+        common, off = covariance(measured, [doubt], spreads)[:, 0], np.array([run.log_error for run in measured])
         both = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
         by_common, by_off = np.linalg.solve(both, np.array([common, off]).T).T
         variance -= float(common @ by_common)
@@ -171,7 +171,7 @@ def log_likelihood(measured: Sequence[Doubt]) -> float:
 
     spreads = shipped_spreads()
     shape = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
-    return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array([run.off for run in measured])))
+    return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array([run.log_error for run in measured])))
 
 
 def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
@@ -184,7 +184,7 @@ def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | No
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
     """Return the measured runs that a scenario's profile was drawn to."""
     told = scenario.profile.provenance.measured
-    return tuple(Doubt(dict(run.shares), run.facts, run.place, run.off) for run in told)
+    return tuple(Doubt(dict(run.shares), run.facts, run.place, run.log_error) for run in told)
 
 
 def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[float, float]:
@@ -257,7 +257,7 @@ def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
             f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, uncertain by a factor of "
             f"{1 + alone:.2f}"
         )
-    expected = doubt._replace(off=spread_of(doubt, measured))
+    expected = doubt._replace(log_error=spread_of(doubt, measured))
     before, now, after = (reach_of(doubt, runs) for runs in ((), measured, (*measured, expected)))
     if measured and sum(now) > WORTH_NAMING * sum(before):
         said.append("Your runs hardly narrow it, as this run differs from them in its parts and sizes")

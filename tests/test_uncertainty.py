@@ -45,7 +45,7 @@ def shares(*sizes):
 
 
 doubts = st.builds(
-    lambda each, off: Doubt(shares(*each), (), off=off),
+    lambda each, off: Doubt(shares(*each), (), log_error=off),
     st.lists(st.floats(0.0, 1.0), min_size=len(PARTS), max_size=len(PARTS)),
     st.floats(-0.5, 0.5),
 )
@@ -78,24 +78,24 @@ def test_measured_runs_condition_a_student_t(asked, measured):
     they were expected to be; no run that is off as expected makes an answer less sure."""
     rows = np.array([each.loads(PARTLY) for each in (asked, *measured)])
     joint = rows @ rows.T + REST**2 * np.eye(1 + len(measured))
-    off = np.array([each.off for each in measured])
+    off = np.array([each.log_error for each in measured])
     far = (FREEDOM + off @ np.linalg.inv(joint[1:, 1:]) @ off) / (FREEDOM + len(measured))
     left = min((far / np.linalg.inv(joint)[0, 0]) ** 0.5, WIDEST / PARTLY.reach[1])
     assert spread_of(asked, measured, PARTLY) == pytest.approx(left, rel=1e-6)
     given = list[Doubt]()
     for run in measured:
         before = spread_of(asked, given, PARTLY)
-        given.append(run._replace(off=min(abs(run.off), spread_of(run, given, PARTLY))))
+        given.append(run._replace(log_error=min(abs(run.log_error), spread_of(run, given, PARTLY))))
         assert spread_of(asked, given, PARTLY) <= before + 1e-12
 
 
 def test_a_run_tells_of_what_it_is_made_of():
     asked, alike, other = (Doubt(shares(*each), ()) for each in ((0.9, 0.1), (0.9, 0.1), (0.0, 0.0, 1.0)))
     alone = spread_of(asked, (), PARTLY)
-    as_expected = other._replace(off=spread_of(other, (), PARTLY))
+    as_expected = other._replace(log_error=spread_of(other, (), PARTLY))
     assert spread_of(asked, [as_expected], PARTLY) == pytest.approx(alone)
     # Sources are odd as a whole: how far off a run was tells of all others, whatever they are made of.
-    assert spread_of(asked, [other], PARTLY) < alone < spread_of(asked, [other._replace(off=0.5)], PARTLY)
+    assert spread_of(asked, [other], PARTLY) < alone < spread_of(asked, [other._replace(log_error=0.5)], PARTLY)
     assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
     assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
     less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))
