@@ -221,8 +221,8 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         elif run not in found.explained:
             print_(
                 f"  What remains is more than runs of one framework differ by ({REST:.0%}). The "
-                "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates do not count "
-                "this run as measured."
+                "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates are less sure "
+                "for it."
             )
 
 

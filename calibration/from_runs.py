@@ -29,9 +29,6 @@ from sim.uncertainty import PARTS, REST, Doubt, Spreads, doubt_of, shipped_sprea
 IDENTIFIED = 0.6
 """A parameter whose posterior width is more than this share of its prior width is called not identified."""
 
-SURPRISING = 3.0
-"""Errors, in standard deviations of what runs of one framework differ by, beyond which values do not account for a
-run."""
 MOVED = 0.01
 """A parameter that stays within this share of its prior width was not moved: the runs do not depend on it."""
 
@@ -89,17 +86,12 @@ class RunsFit:
     def explained(self) -> tuple[Run, ...]:
         """Runs that the fitted values account for, but for what runs of one framework differ by."""
         pairs = zip(self.runs, np.log1p(self.errors), strict=True)
-        return tuple(run for run, left in pairs if is_explained(left))
+        return tuple(run for run, left in pairs if abs(left) <= ODD * REST)
 
     @property
     def values(self) -> dict[str, float]:
         """Fitted value by name."""
         return {parameter.name: parameter.value for parameter in self.parameters}
-
-
-def is_explained(left: float) -> bool:
-    """Whether what values leave of a run's error, as a logarithm, is no more than runs of one framework differ by."""
-    return abs(left) <= SURPRISING * REST
 
 
 def predict(run: Run, values: dict[str, float] | None = None) -> Estimate:
@@ -163,9 +155,12 @@ def fit_runs(
     # What a run's authors tuned is settled by the bottom-up profile, so that a fit compares like with like.
     settled = [replace(run, choices=(answer.scenario,), memory_savings=()) for run, answer in pairs]
     before = np.array([_error(*pair) for pair in zip(settled, answers, strict=True)])
-    doubts = [as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario) for each in answers]
+    doubts = [
+        as_driven(doubt_of(each.scenario, each.breakdown.shares()), each.scenario)._replace(log_error=-np.log1p(error))
+        for each, error in zip(answers, before, strict=True)
+    ]
     start = {name: start_of(usable[0].choices[0], name) for name in parameters}
-    found = drawn_to(start, doubts, -np.log1p(before), [run.family for run in usable])
+    found = drawn_to(start, doubts, [run.family for run in usable])
     after = [_error(run, predict(run, found.values_at(place_of(run.choices[0])))) for run in settled]
     far = tuple(run for run, odd in zip(usable, found.odd, strict=True) if odd)
     return RunsFit(usable, found.parameters(), before, np.array(after), far, found)
@@ -242,14 +237,14 @@ class Drawn(NamedTuple):
 def drawn_to(
     start: Mapping[str, float],
     doubts: Sequence[Doubt],
-    sizes: np.ndarray,
     families: Sequence[str],
     spreads: Spreads | None = None,
 ) -> Drawn:
     """Values drawn to runs, from where those that may move start.
 
-    doubts, sizes, families : of every run, doubts `as_driven`; sizes are logarithms of measured over predicted times.
+    doubts, families : of every run, doubts `as_driven`.
     """
+    sizes = np.array([each.log_error for each in doubts])
     known, spreads = [priors()[name] for name in start], spreads or shipped_spreads()
     places = [each.place for each in doubts]
     alike = closeness(places, places, spreads.apart)

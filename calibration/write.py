@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log1p
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flopcast_calibration.build import BANDWIDTHS, NETWORK, OWN_VALUES, SHARED, TOGETHER, Calibration
@@ -165,20 +167,17 @@ MOST_RUNS = 50
 
 def _told(fit: RunsFit) -> list[dict[str, Any]]:
     """What measured runs tell of others, as the fitted values have it."""
-    explained = {id(run) for run in fit.explained}
     groups: dict[Any, list[int]] = {}
     for row, place in enumerate(fit.drawn.places):
         groups.setdefault(tuple(place.items()) if len(fit.runs) > MOST_RUNS else row, []).append(row)
     told = []
     for rows in groups.values():
-        row = next((each for each in rows if id(fit.runs[each]) in explained), rows[0])
+        row, off = rows[0], -fmean(log1p(fit.before[each]) for each in rows)
         pulls = dict(zip(fit.drawn.start, fit.drawn.pulls[rows].sum(axis=0), strict=True))
         by = {item.name: float(f"{pulls[item.name]:.4g}") for item in fit.parameters if item.moved}
-        known = id(fit.runs[row]) in explained
-        if known or any(by.values()):
-            answer = predict(fit.runs[row], fit.drawn.values_at(fit.drawn.places[row]))
-            run = as_measured(answer.scenario, answer.breakdown.shares()).replace(pulls=by, explained=known)
-            told.append(run.model_dump(mode="json"))
+        answer = predict(fit.runs[row], fit.drawn.values_at(fit.drawn.places[row]))
+        run = as_measured(answer.scenario, answer.breakdown.shares()).replace(pulls=by, log_error=round(off, 4))
+        told.append(run.model_dump(mode="json"))
     return told
 
 

@@ -237,10 +237,12 @@ def _weighed(
     name: str, look: str, changes: tuple[str, ...], answers: Sequence[Estimate], seconds: Sequence[float], prior: float
 ) -> Explanation:
     """An explanation with its prior times its likelihood, not yet a probability."""
-    sizes = [log(time / answer.step_time_s) for time, answer in zip(seconds, answers, strict=True)]
-    doubts = [doubt_of(answer.scenario, answer.breakdown.shares()) for answer in answers]
+    measured = [
+        doubt_of(answer.scenario, answer.breakdown.shares())._replace(log_error=log(time / answer.step_time_s))
+        for time, answer in zip(seconds, answers, strict=True)
+    ]
     times = tuple(answer.step_time_s for answer in answers)
-    return Explanation(name, look, changes, times, prior * exp(log_likelihood(sizes, doubts)))
+    return Explanation(name, look, changes, times, prior * exp(log_likelihood(measured)))
 
 
 def check_possible(scenario: Scenario, seconds: float) -> None:

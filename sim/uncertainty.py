@@ -3,8 +3,9 @@
 A step time's logarithm is off by the sum, over its causes, of the cause's share of the step times how far the seconds
 of that cause are off, and by a rest of the run's own. Both spreads are learnt from published runs
 (`presets/intervals.yaml`; `flopcast validate --runs FILE --update-intervals`). A measured run tells of others as far as
-they are made of the same and are alike: conditioned on it, their interval narrows. The two sides differ, since what is
-not known of a stranger's network, host and build costs time more often than it saves some.
+they are made of the same and are alike: conditioned on it, their interval narrows, unless it was further off than
+expected. The two sides differ, since what is not known of a stranger's network, host and build costs time more often
+than it saves some.
 """
 
 from __future__ import annotations
@@ -89,11 +90,13 @@ class Doubt(NamedTuple):
     shares : of the step, by part; they sum to one.
     facts : those of FACTS that hold.
     place : what tells how much other steps resemble it (`sim.specs.values.place_of`).
+    log_error : logarithm of its measured over its predicted time, if it was measured.
     """
 
     shares: dict[str, float]
     facts: tuple[str, ...]
     place: Mapping[str, float] = {}
+    log_error: float = 0.0
 
     def scale(self, spreads: Spreads) -> float:
         """The product of the facts' factors."""
@@ -142,17 +145,19 @@ def covariance(ones: Sequence[Doubt], others: Sequence[Doubt], spreads: Spreads)
 def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> float:
     """Standard deviation of the logarithm of a step time, once some runs were measured to which its profile was drawn.
 
-    The parts' errors are independent normals and a step's logarithm is linear in them, so that measured runs condition
-    a normal: variance k(x, x) − k(x, M) [k(M, M) + r²]⁻¹ k(M, x) + r² (Rasmussen and Williams 2006, eq. 2.26),
-    r of REST.
+    A step's logarithm is linear in the parts' errors, and a source's errors are a Student t of ν = FREEDOM. Measured
+    runs M that were off by e leave the variance k(x, x) + r² − k(x, M) K⁻¹ k(M, x), times (ν + eᵀ K⁻¹ e) / (ν + |M|),
+    with K = k(M, M) + r² and r = REST (Ding 2016, arXiv:1604.00561): more, the further off they were.
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)
     variance = float(own @ own) + REST**2
     if measured:
-        common = covariance(measured, [doubt], spreads)[:, 0]
-        noise = REST**2 * np.eye(len(measured))
-        variance -= float(common @ np.linalg.solve(covariance(measured, measured, spreads) + noise, common))
+        common, off = covariance(measured, [doubt], spreads)[:, 0], np.array([run.log_error for run in measured])
+        both = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
+        by_common, by_off = np.linalg.solve(both, np.array([common, off]).T).T
+        variance -= float(common @ by_common)
+        variance *= (FREEDOM + float(off @ by_off)) / (FREEDOM + len(measured))
     return min(sqrt(variance), WIDEST / spreads.reach[1])
 
 
@@ -160,13 +165,13 @@ FREEDOM = 5.0
 """Degrees of freedom of the Student t that a source's errors follow: some sources are odd as a whole."""
 
 
-def log_likelihood(sizes: Sequence[float], doubts: Sequence[Doubt]) -> float:
-    """Log density of the errors of one source's runs, all together: logarithms of measured over predicted times."""
+def log_likelihood(measured: Sequence[Doubt]) -> float:
+    """Log density of how far one source's measured runs were off, all together."""
     from scipy.stats import multivariate_t
 
     spreads = shipped_spreads()
-    shape = covariance(doubts, doubts, spreads) + REST**2 * np.eye(len(doubts))
-    return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array(sizes)))
+    shape = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
+    return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array([run.log_error for run in measured])))
 
 
 def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
@@ -179,7 +184,7 @@ def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | No
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
     """Return the measured runs that a scenario's profile was drawn to."""
     told = scenario.profile.provenance.measured
-    return tuple(Doubt(dict(run.shares), run.facts, run.place) for run in told if run.explained)
+    return tuple(Doubt(dict(run.shares), run.facts, run.place, run.log_error) for run in told)
 
 
 def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[float, float]:
@@ -209,13 +214,14 @@ def least_quantile_factor(scenario: Scenario, probability: float) -> float:
     """What `quantile_factor` is at least, from a half on, for any plan of a scenario.
 
     No step is known better than one whose parts have the shares in which their independent errors cancel most, of a
-    kind with many published runs; once runs were measured, what each run has of its own is left.
+    kind with many published runs; once runs were measured, what each run has of its own is left, and less of it the
+    better they were predicted.
     """
-    spreads, measured = shipped_spreads(), bool(measured_doubts(scenario))
+    spreads, measured = shipped_spreads(), len(measured_doubts(scenario))
     facts = tuple(name for name in facts_of(scenario) if name != "few published")
     parts = sum(size**-2 for size in spreads.parts.values()) ** -0.5
     best = 0.0 if measured else Doubt({}, facts).scale(spreads) * parts
-    up = min(hypot(best, REST) * spreads.reach[1], WIDEST)
+    up = min(hypot(best, REST) * (1.0 + measured / FREEDOM) ** -0.5 * spreads.reach[1], WIDEST)
     return exp(up * NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95))
 
 
@@ -251,7 +257,8 @@ def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
             f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, uncertain by a factor of "
             f"{1 + alone:.2f}"
         )
-    before, now, after = (reach_of(doubt, runs) for runs in ((), measured, (*measured, doubt)))
+    expected = doubt._replace(log_error=spread_of(doubt, measured))
+    before, now, after = (reach_of(doubt, runs) for runs in ((), measured, (*measured, expected)))
     if measured and sum(now) > WORTH_NAMING * sum(before):
         said.append("Your runs hardly narrow it, as this run differs from them in its parts and sizes")
     elif not measured and sum(after) < WORTH_NAMING * sum(now):

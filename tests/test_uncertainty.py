@@ -19,6 +19,7 @@ from sim.specs.values import place_of
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import (
     FACTS,
+    FREEDOM,
     PARTS,
     REST,
     WIDEST,
@@ -43,8 +44,10 @@ def shares(*sizes):
     return dict(zip(PARTS, sizes, strict=False))
 
 
-doubts = st.lists(st.floats(0.0, 1.0), min_size=len(PARTS), max_size=len(PARTS)).map(
-    lambda each: Doubt(shares(*each), ())
+doubts = st.builds(
+    lambda each, off: Doubt(shares(*each), (), log_error=off),
+    st.lists(st.floats(0.0, 1.0), min_size=len(PARTS), max_size=len(PARTS)),
+    st.floats(-0.5, 0.5),
 )
 
 
@@ -70,19 +73,29 @@ def test_every_cause_is_of_one_part():
 
 
 @given(asked=doubts, measured=st.lists(doubts, max_size=4))
-def test_measured_runs_condition_a_normal(asked, measured):
-    """The variance that is left is one over the joint precision's entry; no run makes an answer less sure."""
+def test_measured_runs_condition_a_student_t(asked, measured):
+    """The spread that is left is one over the joint precision's entry, times how far off the runs were over how far
+    they were expected to be; no run that is off as expected makes an answer less sure."""
     rows = np.array([each.loads(PARTLY) for each in (asked, *measured)])
     joint = rows @ rows.T + REST**2 * np.eye(1 + len(measured))
-    left = min(np.linalg.inv(joint)[0, 0] ** -0.5, WIDEST / PARTLY.reach[1])
+    off = np.array([each.log_error for each in measured])
+    far = (FREEDOM + off @ np.linalg.inv(joint[1:, 1:]) @ off) / (FREEDOM + len(measured))
+    left = min((far / np.linalg.inv(joint)[0, 0]) ** 0.5, WIDEST / PARTLY.reach[1])
     assert spread_of(asked, measured, PARTLY) == pytest.approx(left, rel=1e-6)
-    assert spread_of(asked, measured, PARTLY) <= spread_of(asked, measured[:-1], PARTLY) + 1e-12
+    given = list[Doubt]()
+    for run in measured:
+        before = spread_of(asked, given, PARTLY)
+        given.append(run._replace(log_error=min(abs(run.log_error), spread_of(run, given, PARTLY))))
+        assert spread_of(asked, given, PARTLY) <= before + 1e-12
 
 
 def test_a_run_tells_of_what_it_is_made_of():
     asked, alike, other = (Doubt(shares(*each), ()) for each in ((0.9, 0.1), (0.9, 0.1), (0.0, 0.0, 1.0)))
     alone = spread_of(asked, (), PARTLY)
-    assert spread_of(asked, [other], PARTLY) == pytest.approx(alone)
+    as_expected = other._replace(log_error=spread_of(other, (), PARTLY))
+    assert spread_of(asked, [as_expected], PARTLY) == pytest.approx(alone)
+    # Sources are odd as a whole: how far off a run was tells of all others, whatever they are made of.
+    assert spread_of(asked, [other], PARTLY) < alone < spread_of(asked, [other._replace(log_error=0.5)], PARTLY)
     assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
     assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
     less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))

@@ -248,8 +248,9 @@ class MeasuredRun(Spec):
     """What tells how much other scenarios resemble it (`sim.specs.values.place_of`)."""
     pulls: dict[str, float] = Field(default_factory=dict)
     """Logarithms by which it moves values of scenarios that are like it, by path."""
-    explained: bool = True
-    """Whether the values account for it, so that it makes answers surer."""
+    log_error: float = 0.0
+    """Logarithm of its measured over its predicted time, before the values moved: the further off it was, the less sure
+    it makes answers."""
 
 
 class Provenance(Spec):

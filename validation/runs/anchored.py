@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.from_runs import as_driven, drawn_to, is_explained
+from flopcast_calibration.from_runs import as_driven, drawn_to
 from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.scored import Scored
@@ -104,7 +104,7 @@ def choices(size: int, count: int, seed: str) -> Iterator[tuple[int, ...]]:
 def doubt_of_run(item: Scored) -> Doubt:
     """What an interval needs of a predicted run."""
     assert item.scenario is not None
-    return Doubt(dict(item.shares), facts_of(item.scenario), place_of(item.scenario))
+    return Doubt(dict(item.shares), facts_of(item.scenario), place_of(item.scenario), size_of(item))
 
 
 def _driven(item: Scored) -> Doubt:
@@ -126,9 +126,9 @@ def _anchored(
     """
     scenario = given[0].scenario
     assert scenario is not None
-    doubts, sizes = [_driven(item) for item in given], np.array([size_of(item) for item in given])
+    doubts = [_driven(item) for item in given]
     start = {name: start_of(scenario, name) for name in priors()}
-    drawn = drawn_to(start, doubts, sizes, [item.run.family for item in given], first_order)
+    drawn = drawn_to(start, doubts, [item.run.family for item in given], first_order)
     factors: dict[int, float] = {}
 
     def factor(item: Scored) -> float:
@@ -146,8 +146,7 @@ def _anchored(
                 factors[key] = estimate(with_values(item.scenario, values)).step_time_s / times[key]
         return factors[key]
 
-    left = [size - log(factor(item)) for item, size in zip(given, sizes, strict=True)]
-    told = tuple(_told(item) for item, size in zip(given, left, strict=True) if is_explained(size))
+    told = tuple(map(_told, given))
     after = []
     for item in rest:
         assert item.scenario is not None
