@@ -71,11 +71,7 @@ def test_prices_are_estimates(file, ways, limit):
             continue  # a bound, as of the plans that need no room
         kinds.add((plan.recompute_method, plan.recompute_modules, plan.optimizer_offload, plan.offloaded_layers))
         assert nbytes == pytest.approx(alone.largest.total, rel=1e-9)
-        assert (
-            alone.step_time_s * (0.9 if plan.pp > 1 else 1 - 1e-9)
-            < seconds
-            <= alone.step_time_s * (1 + 1e-9)
-        )
+        assert alone.step_time_s * (0.9 if plan.pp > 1 else 1 - 1e-9) < seconds <= alone.step_time_s * (1 + 1e-9)
     assert len(kinds) > 2 or len(scenario.model.layer_kinds) == 1
 
 
