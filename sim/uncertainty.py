@@ -4,8 +4,8 @@ A step time's logarithm is off by the sum, over its causes, of the cause's share
 of that cause are off, and by a rest of the run's own. Both spreads are learnt from published runs
 (`presets/intervals.yaml`; `flopcast validate --runs FILE --update-intervals`). A measured run tells of others as far as
 they are made of the same and are alike: conditioned on it, their interval narrows, unless it was further off than
-expected. The two sides differ, since what is not known of a stranger's network, host and build costs time more often
-than it saves some.
+expected. The two sides differ, since what is not known of a network, a host and a build costs time more often than
+it saves some.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ FACTS = ("datasheet", "few published", "unknown framework", "experts")
 """What makes all parts of a step worse known: nothing was measured on its GPU, few lineages (below MANY) have
 published runs of its kind (or nothing was measured), its framework is not known, there are experts."""
 MANY = 4
-"""Lineages (framework and organisation) from which on runs are called like measured ones: of strangers' runs, on which
-nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with fewer."""
+"""Lineages (framework and organisation) from which on runs are called like measured ones: of other people's runs, on
+which nothing was set, half are off by 16 % and more with as many, by 30 to 60 % with fewer."""
 
 
 REST = 0.05
