@@ -51,7 +51,7 @@ from flopcast_calibration.fit.kernels import NUMBER_BYTES
 from flopcast_calibration.measurement import MeasurementSet
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
-from sim.specs.presets import watts_per_flop_per_s
+from sim.specs.presets import peak_in_16_bits
 from sim.specs.profile import LinkParams, OperationParams
 
 #: Collectives with values of their own in a profile; the others take the all-reduce's.
@@ -254,10 +254,11 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     if gemm and busy:
         # A node whose GPUs are all busy is hotter and draws more power than one with a single GPU at work.
         fitted = fitted.replace(**draft.add(TOGETHER, busy, partial(share, precision=precision), 1))
+    board = {"max_power_w": gpu.max_power_w, "peak_flop_per_s": peak_in_16_bits(gpu)}
     return {
         "memory": base.memory.replace(efficiency=efficiency, operations=sorts or base.memory.operations),
         "gemm": fitted.replace(precisions=fitted.precisions | shares),
-        "clock": base.clock.replace(power_over_peak=watts_per_flop_per_s(gpu)) if gemm and base.clock else base.clock,
+        "clock": base.clock.replace(**board) if gemm and base.clock else base.clock,
         "attention": base.attention.replace(versions=speeds, **attention, **reach) if attention else base.attention,
         "fitted_gpus": cluster.node.gpus_per_node if TOGETHER in draft.fits else 1 if alone else base.fitted_gpus,
     }

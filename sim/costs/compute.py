@@ -14,7 +14,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import GpuSpec, Profile, Scenario
 from sim.specs.base import FORMATS
-from sim.specs.presets import watts_per_flop_per_s
+from sim.specs.presets import peak_in_16_bits
 from sim.specs.profile import AlignmentRate, ClockParams, GemmParams
 from sim.work.operations import Cause, Kernel, Layout, Phase
 
@@ -84,7 +84,7 @@ def gemm_time(
     return time * ((m * n * k * batch) > 0)
 
 
-def clock_gain(others: Number, clock: ClockParams, limit: float = 1.0) -> Number:
+def clock_gain(others: Number, clock: ClockParams, limit: float = 1.0, width: float = 1.0) -> Number:
     """Times that multiplies run faster than where they were measured, other kernels taking `others` times as long.
 
     A board that multiplies all the time lowers its clock until it draws no more than its limit. Where kernels that draw
@@ -94,27 +94,32 @@ def clock_gain(others: Number, clock: ClockParams, limit: float = 1.0) -> Number
         (1 − idle) · (c^exponent − 1) / c = others · (1 − others_power)
 
     On an H200 this gives what multiplies of whole training steps gained over the same multiplies alone, 12 to 24 %,
-    within 3 % (calibration/data/h200-steps.csv). A board with another limit draws that share of the limit of the board
-    that was measured, in multiplies and in others.
+    within 3 % (calibration/data/h200-steps.csv). A board with another limit or peak than the one that was measured
+    draws up to its limit, and beyond idling as much less in multiplies as it is narrower.
 
     others : seconds of other kernels over the multiplies' own, as they were measured.
-    limit : power limit over that of the board that was measured.
+    limit, width : power limit and peak over those of the board that was measured.
     """
     usual = (1.0 - clock.multiplying) / clock.multiplying
     gains = []
-    for load, power in ((np.asarray(others, dtype=float), limit), (np.asarray(usual), 1.0)):
+    boards = (np.asarray(others, dtype=float), limit, width), (np.asarray(usual), 1.0, 1.0)
+    for load, power, wide in boards:
         spare, gain = max(power - clock.others_power, 0.0), np.ones_like(load)
         for _ in range(12):  # a contraction: its slope is below 1 / exponent
-            drawn = (power - clock.idle_power + load * gain * spare) / (1.0 - clock.idle_power)
+            drawn = (power - clock.idle_power + load * gain * spare) / (1.0 - clock.idle_power) / wide
             gain = np.minimum(np.maximum(drawn, 0.0) ** (1.0 / clock.exponent), clock.most)
         gains.append(gain)
     return gains[0] / gains[1]
 
 
-def power_share(gpu: GpuSpec, clock: ClockParams) -> float:
-    """Power limit of a GPU, for its peak, over that of the board that was measured; 1 where either is not known."""
-    own, measured = watts_per_flop_per_s(gpu), clock.power_over_peak
-    return own / measured if own and measured else 1.0
+def as_measured(gpu: GpuSpec, clock: ClockParams) -> tuple[float, float]:
+    """Power limit and 16-bit peak of a GPU, each over that of the board that was measured; 1 where one is not known.
+
+    A higher peak counts as that of the measured board, since not all of a multiply's time goes with the clock.
+    """
+    pairs = (gpu.max_power_w, clock.max_power_w), (peak_in_16_bits(gpu), clock.peak_flop_per_s)
+    limit, width = (own / measured if own and measured else 1.0 for own, measured in pairs)
+    return limit, min(width, 1.0)
 
 
 def alignment_rate(
@@ -298,7 +303,7 @@ class ComputeModel:
                 multiplying = multiplying + seconds * (item.kind == "matmul")
                 others = others + seconds * (item.kind != "matmul")
         ratio = others / np.maximum(multiplying, 1e-30)
-        return replace(self, clock=clock_gain(ratio, self.profile.clock, power_share(self.gpu, self.profile.clock)))
+        return replace(self, clock=clock_gain(ratio, self.profile.clock, *as_measured(self.gpu, self.profile.clock)))
 
     def _moving_s(self, item: Kernel) -> Number:
         """Time of a kernel that is bound by memory, or of fused attention.  [s]"""
@@ -346,7 +351,8 @@ class ComputeModel:
 def assumed(scenario: Scenario) -> Iterator[str]:
     """What multiplies reach at a GPU's power, and in 8 or 4 bits, and who casts for these."""
     training, stack, gpu, profile = scenario.training, scenario.stack, scenario.cluster.gpu, scenario.profile
-    if profile.clock is not None and (share := power_share(gpu, profile.clock)) < 0.99:
+    limit, width = (1.0, 1.0) if profile.clock is None else as_measured(gpu, profile.clock)
+    if (share := limit / width) < 0.99:
         yield (
             f"{gpu.name} has {share:.0%} of the power for its peak that profile {profile.name} was measured with, so "
             "its multiplies go at a lower clock (cluster.node.gpu.max_power)"

@@ -132,8 +132,13 @@ def _attention_like(gpu: GpuSpec, like: Mapping[str, Any]) -> dict[str, Any]:
 
 def watts_per_flop_per_s(gpu: GpuSpec) -> float | None:
     """Power over the 16-bit peak; None where either is not known. [W s/FLOP]"""
-    peak = next((gpu.peak_flop_per_s[name] for name in ("bf16", "fp16") if name in gpu.peak_flop_per_s), None)
+    peak = peak_in_16_bits(gpu)
     return None if peak is None or gpu.max_power_w is None else gpu.max_power_w / peak
+
+
+def peak_in_16_bits(gpu: GpuSpec) -> float | None:
+    """Peak of multiplies in 16 bits; None where the GPU has none. [FLOP/s]"""
+    return next((gpu.peak_flop_per_s[name] for name in ("bf16", "fp16") if name in gpu.peak_flop_per_s), None)
 
 
 _ROOT = Path(__file__).parent.parent / "presets"

@@ -85,9 +85,11 @@ class ClockParams(Spec):
     multiplying: float = Field(default=1.0, gt=0, le=1)
     """Share of the time that multiplies took where the profile's `gemm.max_efficiency` was found. Default: all of it,
     as in benchmarks of multiplies."""
-    power_over_peak: PositiveFloat | None = None
-    """Power limit of the board that was measured over its 16-bit peak. Multiplies of a GPU with less power for its peak
-    go at a lower clock. Default: as much as the GPU has. [W s/FLOP]"""
+    max_power_w: PositiveFloat | None = None
+    """Power limit of the board that was measured. Multiplies of a GPU with less power go at a lower clock. Default: the
+    GPU's. [W]"""
+    peak_flop_per_s: PositiveFloat | None = None
+    """16-bit peak of the board that was measured, at which it drew that. Default: the GPU's. [FLOP/s]"""
 
 
 class AttentionParams(Spec):

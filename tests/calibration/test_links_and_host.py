@@ -114,7 +114,7 @@ def everything():
 
 def test_every_part_reaches_the_profile_its_file_and_the_estimate(tmp_path):
     clock = ClockParams(
-        idle_power=0.2, others_power=0.8, exponent=2, most=1.2, power_over_peak=2e-12
+        idle_power=0.2, others_power=0.8, exponent=2, most=1.2, max_power_w=700, peak_flop_per_s=989e12
     )  # another board's
     result = calibrate("mine", everything(), NODE, BASE.replace(clock=clock), draws=2)
     assert {"gemm", "attention", "send", "interference", "launch", "copies"} <= result.fits.keys()
@@ -125,7 +125,7 @@ def test_every_part_reaches_the_profile_its_file_and_the_estimate(tmp_path):
     assert profile.nvlink.p2p_efficiency == pytest.approx(0.5, rel=0.05)
     assert profile.nvlink.hidden_share == pytest.approx(0.5, abs=0.02)
     assert profile.attention.measured_length == (512, 8192)
-    assert profile.clock.power_over_peak == pytest.approx(400 / 312e12)
+    assert (profile.clock.max_power_w, profile.clock.peak_flop_per_s) == (400, 312e12)
     assert any("profile mine has values that were not measured" in line for line in answer.assumptions)
     assert any("extrapolated" in line for line in answer.assumptions)  # its multiplies are larger than those measured
     assert profile.host.to_device_bytes_per_s == pytest.approx(2e10, rel=0.02)

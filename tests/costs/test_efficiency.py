@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sim.costs.block import FORWARD, block_costs
 from sim.costs.collectives import Fabric
-from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time, issue_clock, power_share
+from sim.costs.compute import ComputeModel, as_measured, attention_efficiency, clock_gain, gemm_time, issue_clock
 from sim.network.placement import Group
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
 from sim.work.attention import padded_head
@@ -231,24 +231,27 @@ def test_flash_attention_2_has_no_kernel_for_blackwell(name):
 CLOCK = PROFILES["h200"].clock
 
 
-@given(st.floats(0, 5), st.floats(0.3, 1.0), st.floats(0.5, 1.5))
-def test_a_boards_power_is_what_its_limit_allows(others, multiplying, limit):
+@given(st.floats(0, 5), st.floats(0.3, 1.0), st.floats(0.5, 1.5), st.floats(0.2, 3.0))
+def test_a_boards_power_is_what_its_limit_allows(others, multiplying, limit, width):
     """What multiplies draw more than the limit, other kernels draw less, until the clock is at its highest."""
     clock = CLOCK.replace(multiplying=multiplying)
     usual = (1 - multiplying) / multiplying
     assert clock_gain(usual, clock) == pytest.approx(1)
     assert clock_gain(others, clock) <= clock_gain(others + 0.1, clock) + 1e-12
     assert clock_gain(others, clock, limit) <= clock_gain(others, clock, limit + 0.1) + 1e-12
-    gain = float(clock_gain(others, CLOCK, limit))
+    # A wider board, of whose multiplies others take the more time, computes no less.
+    wider = clock_gain(1.1 * others, clock, limit, 1.1 * width)
+    assert clock_gain(others, clock, limit, width) <= 1.1 * wider * (1 + 1e-9)
+    gain = float(clock_gain(others, CLOCK, limit, width))
     allowed, drawn_by_others = limit * (1 / gain + others), min(clock.others_power, limit) * others
-    drawn = (clock.idle_power + (1 - clock.idle_power) * gain**clock.exponent) / gain + drawn_by_others
+    drawn = (clock.idle_power + (1 - clock.idle_power) * width * gain**clock.exponent) / gain + drawn_by_others
     assert drawn == pytest.approx(allowed, rel=1e-3) or (gain == CLOCK.most and drawn < allowed)
 
 
-@rows("gpu, share", [("h100-sxm-80gb", 1.0), ("gh200-96gb", 580 / 700), ("h100-pcie-80gb", 0.654)])
-def test_multiplies_of_a_gpu_with_less_power_go_at_a_lower_clock(gpu, share):
+@rows("gpu, shares", [("h100-sxm-80gb", (1, 1)), ("gh200-96gb", (580 / 700, 1)), ("h100-pcie-80gb", (0.5, 0.764))])
+def test_multiplies_of_a_gpu_with_less_power_go_at_a_lower_clock(gpu, shares):
     """An H100 PCIe has half an SXM's power for three quarters of its peak."""
-    assert power_share(GpuSpec.model_validate(load_preset("gpus", gpu)), CLOCK) == pytest.approx(share, rel=2e-3)
+    assert as_measured(GpuSpec.model_validate(load_preset("gpus", gpu)), CLOCK) == pytest.approx(shares, rel=2e-3)
 
 
 @rows(

@@ -142,7 +142,7 @@ def test_slices_cost_their_host_time_for_every_rank_and_collective(plan, stack, 
     layouts = [
         plans_of(scenario.replace(stack=scenario.stack.replace(slice_s=each))).layouts for each in (0.0, slice_s)
     ]
-    ranks, params, width = float(layouts[0].data.take(0).size), np.array([[1e9], [5e8], [0.0]]), 2
+    ranks, params, width = float(layouts[0].data.take(0).size), np.array([[1e9], [1e9], [5e8], [0.0]]), 2
     quick, slow = (visit_seconds(each, params, width, visit_moves(each, params, width))[0].item() for each in layouts)
     # Of the buffer zeros are written, and what arrived is read and written.
     copied = 3 * params[HELD].sum() * width / layouts[1].costs.compute.memory_bandwidth("copy")
