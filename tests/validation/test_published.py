@@ -154,7 +154,7 @@ def test_the_pages_have_the_table_that_validate_prints(scored_published):
         assert f"**Mixtures of experts in {bits} bits** ({100 * group.mean_error:.1f} %, {inside} inside)" in text
     # The terminal has the cells that the table has, and more of them.
     out = Console(file=StringIO(), width=140)
-    print_runs(out, strangers, Listing(), shipped=True, strangers=strangers)
+    print_runs(out, strangers, Listing(), shipped=True, wild=strangers)
     printed = [line.split() for line in out.file.getvalue().splitlines()]
     for line in markdown_table([in_the_wild(strangers), *groups_of(strangers)]).splitlines()[2:]:
         name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
