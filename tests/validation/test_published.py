@@ -135,9 +135,9 @@ def _measured(row):
 @pytest.mark.thorough
 def test_the_pages_have_the_table_that_validate_prints(scored_published):
     """The whole of it in docs/validation.md, its first rows in the README."""
-    strangers = score_all(published_runs(folder=WILD))
-    assert all(item.error is not None for item in strangers)
-    groups = [in_the_wild(strangers), *groups_of(scored_published)]
+    wild = score_all(published_runs(folder=WILD))
+    assert all(item.error is not None for item in wild)
+    groups = [in_the_wild(wild), *groups_of(scored_published)]
     table, page = markdown_table(groups), (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
     assert table in page, f"flopcast validate --markdown prints another table than docs/validation.md has:\n{table}"
     rows, readme = markdown_table(groups, HEADLINES), (ROOT / "README.md").read_text(encoding="utf-8")
@@ -154,9 +154,9 @@ def test_the_pages_have_the_table_that_validate_prints(scored_published):
         assert f"**Mixtures of experts in {bits} bits** ({100 * group.mean_error:.1f} %, {inside} inside)" in text
     # The terminal has the cells that the table has, and more of them.
     out = Console(file=StringIO(), width=140)
-    print_runs(out, strangers, Listing(), shipped=True, wild=strangers)
+    print_runs(out, wild, Listing(), shipped=True, wild=wild)
     printed = [line.split() for line in out.file.getvalue().splitlines()]
-    for line in markdown_table([in_the_wild(strangers), *groups_of(strangers)]).splitlines()[2:]:
+    for line in markdown_table([in_the_wild(wild), *groups_of(wild)]).splitlines()[2:]:
         name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         words = [*name.split(), *(cell for cell in cells if cell)]
         assert any(Counter(words) <= Counter(row) for row in printed), line
