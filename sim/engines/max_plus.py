@@ -117,7 +117,7 @@ class TaskList:
 
     def wait(self, waiter: Any, source: Any, lag: Any = 0, *, from_end: bool = True) -> None:
         """Let tasks wait for the end or the begin of others plus a lag; a source below 0 is nothing to wait for."""
-        waiter, source, lag = np.broadcast_arrays(waiter, source, lag)
+        waiter, source, lag = np.broadcast_arrays(*(np.asarray(each, dtype=np.int32) for each in (waiter, source, lag)))
         there = source >= 0
         self.waits.append((waiter[there], source[there], lag[there], np.full(int(there.sum()), from_end)))
 
@@ -135,14 +135,14 @@ class TaskList:
         column = {name: self._column(name) for name in self.added[0][1]}
         slot, place = column.pop("slot"), column.pop("place")
         places, slots = int(place.max()) + 1, int(slot.max()) + 1
-        stands = (column["phase"] * places + place) * slots + slot
+        stands = (column["phase"].astype(np.int64) * places + place) * slots + slot
         _, level = different(stands)
         waiter, source, lag, from_end = (np.concatenate(each) for each in zip(*self.waits, strict=True))
         return Tasks(**column, level=level, waiter=waiter, source=source, lag=lag, from_end=from_end)
 
     def _column(self, name: str) -> IntArray:
         """One value of every task."""
-        column = np.empty(self.count, dtype=np.int64)
+        column = np.empty(self.count, dtype=np.int32)  # of a long order these are most of what is kept
         for where, given in self.added:
             column[where] = given[name]
         return column
@@ -191,11 +191,12 @@ class Graph:
         """Sources and, (2, …), lags level by level: of each level first all first ones, then all second ones."""
         widths = np.diff(self.ends, prepend=0)
         begin, width = np.repeat(self.ends - widths, widths), np.repeat(widths, widths)
-        place, found = np.arange(len(begin)) + begin, np.empty((3, 2 * len(begin)), dtype=np.intp)
+        place, size = np.arange(len(begin)) + begin, 2 * len(begin)
+        sources, lags = np.empty(size, dtype=np.intp), np.empty((2, size), dtype=np.int32)
         for side in range(2):
-            found[0, place + side * width] = self.source[side]
-            found[1:, place + side * width] = self.lag[:, side]
-        return found[0], found[1:]
+            sources[place + side * width] = self.source[side]
+            lags[:, place + side * width] = self.lag[:, side]
+        return sources, lags
 
     @cached_property
     def pairs(self) -> tuple[IntArray, IntArray]:

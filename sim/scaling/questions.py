@@ -23,6 +23,7 @@ from sim.search.fixed import as_fixed
 from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
 from sim.search.plans.space import Progress
 from sim.search.room import DEFAULT as ROOM
+from sim.search.room import nothing_fits
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
 from sim.specs.frameworks import DEFAULT, find_framework
 from sim.specs.loading import resolve
@@ -360,7 +361,8 @@ def plan_of(
 def _nothing_fits(result: SearchResult, gpus: int, offload: bool) -> str:
     """What the leanest plan lacks, and how the number of GPUs forces it where it can hardly be divided."""
     leanest, scenario = result.select({}, 1).leanest, result.space.scenario
-    assert leanest is not None
+    if leanest is None:  # no plan has what is fixed
+        raise InfeasiblePlan(nothing_fits(result))
     plan, parts = result.scenario_at(leanest).plan, estimate(result.scenario_at(leanest)).largest.to_dict()
     needed = parts.pop("total")
     most = max(parts, key=lambda name: parts[name])

@@ -252,11 +252,12 @@ def test_without_the_limit_adapters_beside_4_bits_may_be_what_fits():
         ("plan llama3-8b --gpus 8 --gpu h100 --seq 0", "sequence_length = 0 is not a finite number above zero"),
         ("plan llama3-8b --gpus 8 --memory-limit -3GB", "must be above zero"),
         ("plan llama3-8b --gpus 8 --framework none", "unknown framework 'none'"),
+        ("plan llama3-8b --gpus 8 --gpu h100 -s plan.offloaded_layers=2", "no plan of this search has plan.offloaded"),
     ],
 )
 def test_what_cannot_be_asked_names_the_remedy(words, says):
     result = run(words)
-    assert isinstance(result.exception, SpecError)
+    assert isinstance(result.exception, SpecError | InfeasiblePlan)
     assert says in str(result.exception)
 
 
