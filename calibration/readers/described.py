@@ -216,12 +216,14 @@ def machine_of(row: Row, inferred: list[str]) -> tuple[Data, str]:
 def network_gbits(link: str, width: int) -> float | None:
     """Rate of the network a GPU and direction from a cell such as "8x HDR 200 Gb/s InfiniBand". [Gbit/s]
 
+    A rate per node that follows a number of cards is one card's: "4x 200 Gbit/s RDMA per node".
+
     width : GPUs of a node.
     """
-    whole_node = re.search(r"(\d+(?:\.\d+)?)\s*(G|T)b/s(?:\s+\w+)? per node", link)
+    whole_node = re.search(r"(?<!\dx )(?<![\d.])(\d+(?:\.\d+)?)\s*(G|T)b(?:it)?(?:/s|ps)(?:\s+\w+)? per node", link)
     if whole_node:
         return float(whole_node[1]) * (1000 if whole_node[2] == "T" else 1) / width or None
-    cards = re.findall(r"(\d+)x[^,]*?(?<![\d.])(\d+(?:\.\d+)?)\s*Gb/[sS]", link)
+    cards = re.findall(r"(\d+)x[^,]*?(?<![\d.])(\d+(?:\.\d+)?)\s*Gb(?:it)?(?:/[sS]|ps)", link)
     return max((float(count) * float(rate) / width for count, rate in cards), default=0.0) or None
 
 

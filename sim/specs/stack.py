@@ -175,6 +175,10 @@ class StackSpec(Spec):
     fp32_frozen: bool = False
     """Where adapters train a model, its own frozen weights lie in fp32 shards too, as they were loaded, even if one GPU
     has all of them; otherwise they are 16-bit."""
+    transposes_frozen: bool = False
+    """Frozen weights that multiply in 8 bits as they lie are there once, by rows, and every backward writes them out
+    by columns: 8-bit multiplies of Hopper and Ada read both operands along what they sum over (Transformer Engine's
+    nvte_is_non_tn_fp8_gemm_supported; Megatron-Core's disable_parameter_transpose_cache)."""
     peft_adapters: Literal["no", "fp32", "autocast", "16-bit"] = "no"
     """Adapters as Hugging Face's PEFT puts them into transformers' models: one beside each matrix of queries, keys,
     values, gate and up, and in fp32 (autocast_adapter_dtype). Outside autocast all that goes through them is too.

@@ -248,7 +248,9 @@ class Writer:
             # Autograd adds what the matrices give for their common input; a compiler does so in the kernel after.
             added = 3 * x.width * x.rows * k * (matrices - 1) * (not stack.compiled)
             sums = (memory("input gradients added", added, matrices - 1, sort="step"),)
-        weights, first, scratch = self.frozen(name, weights, apart * batch) if module else (weights, (), 0.0)
+        weights, first, before, scratch = (
+            self.frozen(name, weights, apart * batch) if module else (weights, (), (), 0.0)
+        )
         source = own if own is not None and stack.regather_sequence else x
         kept: tuple[Tensor, ...] = (source.in_bytes(cut.kept if width is None else width),)
         casts, gradients = self.autocast(name, x, weights)
@@ -256,7 +258,7 @@ class Writer:
             kept = tuple(kept[0]._replace(name=f"{kept[0].name}: {place}") for place in range(matrices))
         self.add(
             name, module, reads=(x,), writes=tuple(outs), weights=tuple(weights), kept=kept if trained else (),
-            forward=(*first, *casts, forward), input_grad=(*first, input_grad, *casts[1:], *sums),
+            forward=(*first, *casts, forward), input_grad=(*before, input_grad, *casts[1:], *sums),
             weight_grad=(weight_grad, *gradients) if trained else (), scratch=scratch,
         )  # fmt: skip
         if cut.adapters is not None and name in cut.adapters.linears:
@@ -286,18 +288,22 @@ class Writer:
 
     def frozen(
         self, name: str, weights: Sequence[Weight], matrices: Number
-    ) -> tuple[Sequence[Weight], tuple[Kernel, ...], Number]:
-        """Weights as they lie beside adapters, what writes them out to be multiplied, and bytes of one written out."""
+    ) -> tuple[Sequence[Weight], tuple[Kernel, ...], tuple[Kernel, ...], Number]:
+        """Weights as they lie beside adapters; what writes them out to be multiplied, forward and for the gradient of
+        the input; and bytes of one written out."""
         adapters, width = self.cut.adapters, self.cut.width
         if adapters is None or adapters.frozen is None:
-            return weights, (), 0.0
+            return weights, (), (), 0.0
         stored, params = adapters.stored(width), sum(each.params for each in weights if each.columns is not None)
         weights = [each if each.columns is None else each._replace(stored=stored) for each in weights]
         if self.cut.format is not None and (self.cut.format.peak == adapters.frozen or adapters.copies > 1):
-            return weights, (), 0.0
+            if not self.stack.transposes_frozen or adapters.frozen != "fp8":
+                return weights, (), (), 0.0
+            turned = memory(f"{name} transposed", 2 * params * width * stored, matrices, sort="copy")
+            return weights, (), (turned,), width * stored * params / matrices
         moved = params * width * (1 + stored) / DEQUANTISED_SHARE
         written = memory(f"{name} dequantised", moved, matrices, sort="copy")
-        return weights, (written,), width * params / matrices
+        return weights, (written,), (written,), width * params / matrices
 
     def adapter(
         self,

@@ -90,6 +90,7 @@ def test_links(run_row):
         "8x HDR 200 Gb/s InfiniBand": 200, "2 Tb/s RoCE per node": 250, "4x 100 Gb/s Omni-Path (shared)": 50,
         "1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand (400Gb/s)": 400, storage: 400,
         "1600 Gb/s per node RoCE": 200, "800 Gb/s per node (from the source's own configuration)": 100, "8x 12.5 Gb/s": 12.5,
+        "4x 200 Gbit/s RDMA per node": 100, "3200 Gbps per node": 400, "8x 400Gbps InfiniBand": 400,
     }  # fmt: skip
     wrong = {}
     for link, gbits in rates.items():

@@ -213,6 +213,16 @@ RULED = [
     ("mlperf-nvidia", "latest", {"precision": "bf16", "adapter_rank": 16}, {"fp8_attention": False, **SCOPED_LAYER}),
     ("mlperf-nvidia", "latest", {"precision": "fp8", "adapter_rank": 16}, {"fp8_attention": True, **SCOPED_LAYER}),
     ("mlperf-nvidia", "latest", {"precision": "fp8"}, {"fp8_attention": False, "cuda_graphs": "none"}),
+    # frozen 8-bit weights are written out by columns where 8-bit multiplies cannot read them by rows: before Blackwell
+    ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
+    ("mlperf-nvidia", "2024-05", {"gpu": "L40S-48GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
+    ("mlperf-nvidia", "2024-10", {"gpu": "B200-SXM-180GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": False}),
+    ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8"}, {"transposes_frozen": False}),
+    # PaddleNLP's RMSNorm is PyTorch-like steps until its recipes of Paddle 2.6; a compiler fuses it
+    ("paddlenlp", "2023-08", {"model": "llama2-7b"}, {"fused_norm": False}),
+    ("paddlenlp", "2023-08", {"model": "llama2-7b", "compiled": True}, {"fused_norm": True}),
+    ("paddlenlp", "2023-08", {"model": "gpt-22b"}, {"fused_norm": True}),
+    ("paddlenlp", "latest", {"model": "llama2-7b"}, {"fused_norm": True}),
     ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB", "adapter_rank": 16}, {"adapter_stall_s": 0.58e-3}),
     ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB"}, {"adapter_stall_s": 0.0}),
     ("prime-rl", "latest", {"gpu": "B200", "adapter_rank": 16}, {"adapter_stall_s": 0.0}),
@@ -239,6 +249,8 @@ def test_what_rules_set(framework, version, said, expected):
         ("unsloth", "training", {}, 16),
         ("unsloth", "training", {"adapter_rank": 0}, None),
         ("vocabulary-parallelism", "model", {"norm": "layernorm"}, 0.0),
+        ("paddlenlp", "model", {"norm": "layernorm"}, 0.1),
+        ("paddlenlp", "model", {"norm": "rmsnorm"}, None),
     ],
 )
 def test_what_rules_set_of_training_and_model(framework, section, stated, expected):
