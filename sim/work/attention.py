@@ -212,7 +212,7 @@ def _fused_core(write: Writer, kind: LayerKind) -> _Both:
         skipped, length, masked = 1.0, s, _mask(write, heads * rows * s)
         casts, casts_back = (*casts, masked), (*casts_back, masked)
     if in_a_ring(write):
-        steps, steps_back = ring_steps(write, outputs, queries)
+        steps, steps_back = ring_steps(write, outputs, queries, _core_width(write) < cut.width)
         casts, casts_back = (*casts, steps), (*casts_back, steps_back)
     padded = 0.5 * (padded_head(d, stack.flash_version) + padded_head(of_values, stack.flash_version))
     draws = heads * rows * s * skipped * bool(model.dropout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -73,7 +74,7 @@ def in_a_ring(write: Writer) -> bool:
     return stack.overlap_context and stack.balanced_context and not stack.context_by_heads and bool(degree > 1)
 
 
-def ring_steps(write: Writer, outputs: Number, queries: Number) -> tuple[Kernel, Kernel]:
+def ring_steps(write: Writer, outputs: Number, queries: Number, eight_bits: bool) -> tuple[Kernel, Kernel]:
     """What a ring's steps do beside attending, forward and backward, on the rank all of whose queries see every piece.
 
     Forward: keys and values are joined to be sent; of the pieces that come a half is laid out anew; statistics are
@@ -84,14 +85,25 @@ def ring_steps(write: Writer, outputs: Number, queries: Number) -> tuple[Kernel,
     flash_attn_fwd_out_correction, which a compiler fuses). Launches count those of the steps' attention, sends and
     receives; sums over steps but the first have `more`.
 
+    Attention in 8 bits gives every step's results in these, and sums are in fp32 all the same. Forward: a step's output
+    is cast (1 byte read and 4 written) and then scaled (8) or scaled and added (12); the sum is cast to 16 bits and to
+    8 (9). Backward: each step's gradients are copied (2; 4 where keys and values are joined), cast (5) and read for the
+    sum (4), which is written, and cast to 16 bits (10).
+
     outputs, queries : columns of each on this GPU.
+    eight_bits : attention multiplies in 8 bits.
     """
     cut = write.cut
     shared, more, ring = key_value_width(write.model, cut.tp), cut.cp - 1, np.asarray(cut.cp) > 1
-    each = cut.width * cut.tokens * ring
-    there = each * (outputs * (2 + 3 * more) + shared * (2 + more))
-    back = each * (queries * (2 + 3 * more) + shared * (6 + 6 * more))
+    if eight_bits:
+        there = outputs * (22 + 17 * more) + shared * (2 + more)
+        back = queries * (21 + 11 * more) + shared * (23 + 13 * more)
+    else:
+        there = cut.width * (outputs * (2 + 3 * more) + shared * (2 + more))
+        back = cut.width * (queries * (2 + 3 * more) + shared * (6 + 6 * more))
+    casts = 3 if eight_bits else 0
+    each = partial(memory, cause=Cause.ATTENTION, sort="add")
     return (
-        memory("steps of the ring", there, ring * (3 + 7 * more), cause=Cause.ATTENTION, sort="add"),
-        memory("steps of the ring backward", back, ring * (4 + 8 * more), cause=Cause.ATTENTION, sort="add"),
+        each("steps of the ring", cut.tokens * ring * there, ring * (3 + casts + 7 * more)),
+        each("steps of the ring backward", cut.tokens * ring * back, ring * (4 + 2 * casts + 8 * more)),
     )

@@ -213,6 +213,10 @@ RULED = [
     ("mlperf-nvidia", "latest", {"precision": "bf16", "adapter_rank": 16}, {"fp8_attention": False, **SCOPED_LAYER}),
     ("mlperf-nvidia", "latest", {"precision": "fp8", "adapter_rank": 16}, {"fp8_attention": True, **SCOPED_LAYER}),
     ("mlperf-nvidia", "latest", {"precision": "fp8"}, {"fp8_attention": False, "cuda_graphs": "none"}),
+    # its context parallelism is by heads since 2025, and a ring before
+    ("mlperf-nvidia", "2024-10", {"precision": "fp8", "adapter_rank": 16, "cp": 2}, {"context_by_heads": False}),
+    ("mlperf-nvidia", "2025-10", {"precision": "fp8", "adapter_rank": 16, "cp": 8}, {"context_by_heads": True}),
+    ("mlperf-nvidia", "2025-10", {"precision": "fp8", "cp": 8}, {"context_by_heads": False}),
     # frozen 8-bit weights are written out by columns where 8-bit multiplies cannot read them by rows: before Blackwell
     ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
     ("mlperf-nvidia", "2024-05", {"gpu": "L40S-48GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),

@@ -5,15 +5,17 @@ import pytest
 from counts import attention_core
 
 from sim.specs import ModelSpec, StackSpec
+from sim.specs.base import FORMATS
 from sim.work.pieces import Cut
 
 MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, vocab_size=32000, position="rotary")
 TOKENS, HEADS, SHARED = 8192, 16 * 128, 2 * 4 * 128  # of a tensor-parallel rank: queries' columns, keys' and values'
 
 
-def steps(cp, **changes):
+def steps(cp, precision="bf16", **changes):
     stack = StackSpec(kernel_launch_s=0.0, **changes)
-    cut = Cut(tp=2, cp=cp, microbatch_size=1, sequence_length=TOKENS, sequence_parallel=False, recompute="none")
+    cut = Cut(tp=2, cp=cp, microbatch_size=1, sequence_length=TOKENS, sequence_parallel=False, recompute="none",
+              format=FORMATS.get(precision))  # fmt: skip
     work = attention_core(MODEL, stack, cut)
     return [
         [item for item in phase.operations if item.name.startswith("steps of the ring")]
@@ -29,6 +31,16 @@ def test_two_steps_move_what_is_counted_by_hand():
     # copy and add the queries' gradients; the ring's keys, joins, a copy and a sum of the keys' gradients
     assert back.nbytes == held * (2 * HEADS + 3 * HEADS + (2 + 2 + 2) * SHARED + (1 + 2 + 3) * SHARED)
     assert (there.kernels, back.kernels) == (10, 12)
+
+
+def test_steps_in_8_bits_are_summed_in_fp32():
+    (there,), (back,) = steps(2, "fp8", fp8_attention=True)
+    tokens = TOKENS / 2
+    # of outputs: both cast to fp32, the first scaled, the other scaled and added, the sum cast to 16 bits and to 8
+    assert there.nbytes == tokens * ((2 * (1 + 4) + (4 + 4) + 3 * 4 + (4 + 2) + (2 + 1)) * HEADS + (2 + 1) * SHARED)
+    # of gradients: both copied, cast to fp32, read, summed and cast to 16 bits; keys and values are joined besides
+    summed = 2 * (2 + (1 + 4) + 4) + 4 + (4 + 2)
+    assert back.nbytes == tokens * (summed * HEADS + (summed + 2 * 2) * SHARED)
 
 
 def test_every_rank_more_is_a_step_more():
