@@ -166,17 +166,13 @@ def _options(
 
 def main() -> None:
     """Run the command line; explain mistakes in one message and an exit code, never in a traceback."""
-    code = run_to_the_end(_run)
-    if code:
-        sys.exit(code)
-
-
-def _run() -> None:
     narrow: dict[str, Any] = {}
     columns = shutil.get_terminal_size().columns
     if columns < NARROW:
         app.rich_markup_mode, narrow = None, {"terminal_width": columns}
-    app(prog_name="flopcast", **narrow)
+    code = run_to_the_end(partial(app, prog_name="flopcast", **narrow))
+    if code:
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def attempt(case: Case) -> tuple[Fault | None, int | None]:
     -------
     fault, code : what is wrong with its end, if anything, and its exit code where it came to one.
     """
-    from sim.cli import _run
+    from sim.cli import app
     from sim.commands.exit_codes import run_to_the_end
 
     out, err, held = _Output(), _Output(), max(_most_held(), MOST_BYTES + _in_use())
@@ -75,7 +75,7 @@ def attempt(case: Case) -> tuple[Fault | None, int | None]:
     _alive()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run_to_the_end(_run)
+            code = run_to_the_end(lambda: app(prog_name="flopcast"))
     except TooLong:
         return Fault("hang", _place(sys.exc_info()[1]), f"more than {SECONDS:g} s of processor time"), None
     except MemoryError as error:
