@@ -110,7 +110,8 @@ class SearchResult(NotebookDisplay):
     @cached_property
     def plans_made_to_fit(self) -> int:
         """How many of these fit only since room was made for them, as far as that was looked for."""
-        return int(np.count_nonzero(self.fits & (self.prices.category >= len(self.space.categories))))
+        made = self.prices.category >= len(self.space.categories)
+        return int(np.count_nonzero(made[self.having(None, fitting=True)]))
 
     @property
     def plans_per_s(self) -> float:

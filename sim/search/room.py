@@ -23,7 +23,7 @@ from sim.costs.block import BACKWARD, FORWARD
 from sim.errors import SpecError, nearest
 from sim.pricing.deal import put_together
 from sim.search.plans.layouts import ROOM, Category, expert_degrees
-from sim.search.plans.space import Fields, Progress, Space, has_fields
+from sim.search.plans.space import Fields, Progress, Space, agrees, has_fields
 from sim.search.prices.formula import Priced, Rows, join
 from sim.search.result import SearchResult, Selection
 from sim.specs import Scenario
@@ -296,9 +296,10 @@ def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
 def _too_large(plans: SearchResult, fields: Fields, floor: float, ceiling: float) -> tuple[Array, Ints, Ints]:
     """(score, row, category) of plans without recomputation that do not fit, the fastest first.
 
-    Of all of them where the fields say what is recomputed or in host memory.
+    Of all of them where the fields say what is recomputed or in host memory, or that something is recomputed.
     """
-    everything = any(name in fields for name in ROOM)
+    again = "recompute" in fields and not agrees("recompute", "none", fields["recompute"])
+    everything = again or any(name in fields for name in ROOM)
     free = {name: value for name, value in fields.items() if name not in ("recompute", *ROOM)}
     rows, categories = plans.masks(free)
     plain = np.array([each.recompute == "none" for each in plans.categories]) & categories

@@ -146,6 +146,18 @@ def test_what_needs_no_room_is_never_slower():
         assert longer.min() >= 1 - 1e-12
 
 
+def test_more_memory_is_never_slower_where_something_runs_again():
+    """A plan that fits as it is may run fewer layers again than all, too."""
+    scenario, best = small(DENSE, plan={"dp": 4}), np.inf
+    for limit in (8e9, 12e9, 20e9, 84e9):
+        found = search(scenario, fixed={"recompute": "full"}, memory_limit_bytes=limit)
+        assert found.best[0].answer.step_time_s <= best
+        assert 0 <= found.plans_made_to_fit <= found.plans_feasible
+        best = found.best[0].answer.step_time_s
+    plan = found.best[0].scenario.plan
+    assert (plan.recompute_method, plan.recompute_num_layers) == ("block", 1)
+
+
 def test_what_fits_with_the_host_only_is_said():
     scenario, limit = small(EXPERTS), 16.69e9
     with pytest.raises(
