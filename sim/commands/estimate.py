@@ -47,18 +47,34 @@ def estimate(
 
         opt.print_view(opening(answer))
         searched = not given.is_open and engine == "dag" and answer.num_gpus <= QUICK
-        changed = [word for each in overrides or () if not each.startswith("plan.") for word in ("-s", each)]
-        asked = shlex.join([str(scenario), *changed, *(("--profile", str(profile)) if profile else ())])
+        asked = partial(_search_asked, scenario, overrides or (), profile, answer.num_gpus)
         if searched and given.cluster.node.cores is None and (words := _faster_plan(answer, asked)):
             opt.print_view(remarks({"Would help": words}))
         opt.print_view(partial(estimate_view, answer, verbose=verbose))
     answer.require_fit()
 
 
-def _faster_plan(answer: Estimate, asked: str) -> str:
+def _search_asked(scenario: Path, overrides: Sequence[str], profile: str | None, num_gpus: int) -> str:
+    """What a search is asked: a file, and what of it is overridden beside its plan, which a search would keep.
+
+    Where the file's own plan has another number of GPUs, that of the answer; and no plan where it breaks a rule then.
+    """
+    kept = [each for each in overrides if not each.startswith("plan.")]
+    size = num_gpus
+    if len(kept) < len(overrides) and str(scenario) != "-":
+        try:
+            size = load_scenario(scenario, kept, profile).plan.num_gpus
+        except FlopcastError:
+            kept, size = [*kept, "plan="], 0
+    words = [word for each in kept for word in ("-s", each)]
+    words += ["--gpus", str(num_gpus)] if size != num_gpus else []
+    return shlex.join([str(scenario), *words, *(("--profile", str(profile)) if profile else ())])
+
+
+def _faster_plan(answer: Estimate, asked: Callable[[], str]) -> str:
     """A plan that is faster by a tenth or more, which a search finds; nothing where there is none.
 
-    asked : what a search is asked: a file, and what of it is overridden beside its plan, which a search would keep.
+    asked : gives what a search is asked, as one types it.
     """
     from sim.report.text import faster_words
     from sim.search import search
@@ -72,7 +88,7 @@ def _faster_plan(answer: Estimate, asked: str) -> str:
     best = result.best[0].answer
     if 1.0 - best.step_time_s / answer.step_time_s < WORTH:
         return ""
-    lacking, command = "", f"flopcast search {asked}"
+    lacking, command = "", f"flopcast search {asked()}"
     if broken := broken_rules(best.scenario, rules_of_scenario(scenario)):
         why = listed(dict.fromkeys(rule.path for rule in broken), "and")
         lacking = f". {framework_words(stack.framework, stack.version)} cannot run it, because of {why}"

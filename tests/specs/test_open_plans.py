@@ -1,5 +1,8 @@
 """Scenarios without a plan: a search finds one, and nothing else passes it over."""
 
+import re
+import shlex
+
 import pytest
 from rows import mostly_thorough
 from typer.testing import CliRunner
@@ -49,6 +52,20 @@ def test_an_estimate_tells_of_a_faster_plan(scenarios):
     assert "gpt-1t-3072-a100.yaml --any-framework" in said
     best = CliRunner().invoke(app, ["estimate", str(scenarios / "qwen3-235b-a22b-256-h100.yaml")]).output
     assert "Would help" not in best
+
+
+def test_the_search_of_a_faster_plan_can_be_typed(scenarios):
+    """On as many GPUs as the answer has, also where the file's own plan has others, or more than there are."""
+    file = str(scenarios / "gpt3-175b-4096-a100.yaml")
+    smaller = ["-s", "cluster.node=dgx-h100", "-s", "cluster.num_nodes=64", "-s", "profile=h100"]
+    for changed, gpus in (([], 2048), (smaller, 512)):
+        shown = CliRunner().invoke(app, ["estimate", file, *changed, "-s", f"plan.dp={gpus // 128}"]).output
+        said = " ".join(shown.split())
+        faster = re.search(r"Would help a plan of (\S+ s),.*?flopcast (search .*? --gpus \d+)", said)
+        found = CliRunner().invoke(app, [*shlex.split(faster[2]), "--top", "1"])
+        assert found.exit_code == 0
+        assert f"the best plan takes {faster[1]}" in " ".join(found.output.split())
+        assert f"--gpus {gpus}" in faster[2]
 
 
 def test_another_tool_s_file_names_the_way_in(tmp_path):
