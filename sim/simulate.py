@@ -231,8 +231,9 @@ def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool
     if contention:
         notes.append(_of_both_losses(scenario))
         notes.append(
-            "reductions and gathers are simulated as rings, also where the estimate takes a tree or NVLS. All of one kind in "
-            "an action are one message at its start. Weights gathered after the update share links only with each other"
+            "reductions and gathers are simulated as rings, also where the estimate takes a tree or NVLS. All of one "
+            "kind in an action are one message at its start. Weights gathered after the update share links only with each "
+            "other"
         )
         if slow:
             notes.append("on shared links all replicas are as slow as the slowest")
