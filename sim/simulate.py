@@ -232,8 +232,8 @@ def _assumptions(scenario: Scenario, jitter: float, slow: bool, contention: bool
         notes.append(_of_both_losses(scenario))
         notes.append(
             "reductions and gathers are simulated as rings, also where the estimate takes a tree or NVLS. All of one "
-            "kind in an action are one message at its start. Weights gathered after the update share links only with each "
-            "other"
+            "kind in an action are one message at its start. Weights gathered after the update share links only "
+            "with each other"
         )
         if slow:
             notes.append("on shared links all replicas are as slow as the slowest")
