@@ -186,8 +186,11 @@ def batch(
     if (final := _loss(loss)) is None:
         final = float(power_sum_loss(params, data, BESIROGLU))
         remarks.append(f"loss: {final:.3f} by {DEFAULT_LAW}")
+    asked = _count(at, "batch")
+    if asked is not None and asked < 1:
+        raise SpecError(f"--batch {at}: a batch has one token or more")
     facts = {"params": params, "tokens": data, "loss": final, "flop": FLOP_PER_PARAM_TOKEN * params * data}
-    laws, asked = critical.critical_batch_laws(), _count(at, "batch")
+    laws = critical.critical_batch_laws()
     batches = {name: float(found) for name, found in critical.critical_batches(**facts).items()}
     limits = {name: float(critical.mccandlish_batch(name, **facts)) for name, law in laws.items() if law.data_overhead}
     rows = {
