@@ -69,15 +69,6 @@ class Host:
         return rate
 
 
-def exposed_copy(copy_s: Number, compute_s: Number) -> Number:
-    """What copies beside computation add to it: what they take longer.  [s]
-
-    Layers are copied while others compute, so all of a pass hides all of its copies. Copy engines take no SMs; that
-    copies share PCIe with the network cards, and the memory's bandwidth with kernels, is left out.
-    """
-    return np.maximum(copy_s - compute_s, 0.0)
-
-
 def assumed(scenario: Scenario) -> Iterator[str]:
     """What offloading takes for granted: rates of copies and of the CPU's update, and that copies slow nothing."""
     plan, stack, measured = scenario.plan, scenario.stack, scenario.profile.host

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.arrays import Bools, Floats, Ints, Number
-from sim.costs.block import AT_PEAK, BACKWARD, FORWARD, INPUT_GRAD, BlockCosts, Groups, block_costs, exposed_copy
+from sim.costs.block import AT_PEAK, BlockCosts, Groups, block_costs
 from sim.costs.collectives import all_gather, send
 from sim.network.placement import Group, layer_groups
 from sim.pricing.layouts import LAYER_DEGREES, CostModel, Layouts, cost_model, cut_by_training, cut_of, layout_of
@@ -60,6 +60,8 @@ class CellPrices:
     boundary_bytes : activations that one rank sends to the next; as these.
     waiting_s : what passes take more where tokens that could travel beside another micro-batch's computation wait, as
         `passes`; None: none can. [s]
+    copies_s : activations on their way to host memory in a forward, and back in a backward; (2, blocks, ways, cells).
+        None: none leave. [s]
     notes : what was extrapolated.
     """
 
@@ -74,6 +76,7 @@ class CellPrices:
     held_logits_bytes: Floats
     boundary_bytes: Floats
     waiting_s: Floats | None = None
+    copies_s: Floats | None = None
     notes: frozenset[str] = frozenset()
 
     @cached_property
@@ -143,14 +146,13 @@ def _priced(costs: CostModel, cells: bytes, ways: tuple[Way, ...], slices: int) 
         prices.held_logits_bytes[here] = held_logits_bytes(model, stack, cut)
         prices.boundary_bytes[here] = cut.width * cut.norm_tokens * model.hidden_size
         prices.sends_s[0, here], prices.sends_s[1, here] = send_seconds(costs, cut, groups["tp"], send_share)
-    for place, each in enumerate(ways):
-        if each.offloaded_layers:
-            _offload(prices, place, each.offloaded_layers, costs)
-    waiting_s = None
+    waiting_s, copies_s = None, None
+    if any(way.offloaded_layers for way in ways):
+        copies_s = _offload(prices, costs)
     if costs.stack.overlap_experts and model.num_experts:  # a pass without another micro-batch beside it takes longer
         quiet = replace(costs, stack=costs.stack.replace(overlap_experts=False))
         waiting_s = np.asarray(_priced.__wrapped__(quiet, cells, ways, slices).passes - passes)
-    return replace(prices, waiting_s=waiting_s, notes=frozenset(compute.notes))
+    return replace(prices, waiting_s=waiting_s, copies_s=copies_s, notes=frozenset(compute.notes))
 
 
 _priced_alone = lru_cache(maxsize=1024)(_priced.__wrapped__)
@@ -194,18 +196,18 @@ def _fill_in(
                 prices.card_s[place, block, way] += share * occupied
 
 
-def _offload(prices: CellPrices, way: int, layers: int, costs: CostModel) -> None:
-    """Put the activations of so many layers of the model into host memory, in one way.
+def _offload(prices: CellPrices, costs: CostModel) -> Floats:
+    """Put activations into host memory, in the ways that have them there; and return the copies of `CellPrices`.  [s]
 
-    Every layer has its share of them. One layer's are on the GPU while they are on their way.
+    Every layer has its share of what leaves. One layer's are on the GPU while they are on their way.
     """
-    kept, passes = prices.activation_bytes[:, way], prices.passes[:, :, :, way]
-    moved = kept * (layers / costs.model.num_layers * (np.arange(len(kept)) >= FIRST_KIND))[:, np.newaxis]
-    copies = [exposed_copy(costs.host.out_s(moved), passes[FORWARD].sum(axis=1))]
-    copies += 2 * [exposed_copy(costs.host.back_s(moved), passes[BACKWARD].sum(axis=1))]
-    passes[[FORWARD, BACKWARD, INPUT_GRAD], :, Cause.OFFLOAD] += copies
-    prices.working_bytes[way] += kept[FIRST_KIND]
+    kept = prices.activation_bytes
+    layers = np.array([way.offloaded_layers for way in prices.ways])[:, np.newaxis]
+    share = layers / costs.model.num_layers * (np.arange(len(kept)) >= FIRST_KIND)[:, np.newaxis, np.newaxis]
+    moved = kept * share
+    prices.working_bytes[:] += kept[FIRST_KIND] * (layers > 0)
     kept -= moved
+    return np.stack([costs.host.out_s(moved), costs.host.back_s(moved)])
 
 
 def send_seconds(costs: CostModel, cut: Cut, group: Group, card_share: Number = 1.0) -> tuple[Any, Any]:

@@ -319,6 +319,8 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     host = Cause.HOST if by_cause else 0
     passes[FORWARD, :, host] += plans.costs.forward_setup_s
     passes[:AT_PEAK, :, host] -= _hidden_waits(plans, deal, min(len(passes), AT_PEAK))
+    if plans.prices.copies_s is not None:
+        passes = _plus(passes, Cause.OFFLOAD, _exposed_copies(plans, deal, passes.sum(axis=2)))
     if np.any(plans.overlap_p2p & (plans.pp > 1)):
         passes = _plus(passes, Cause.PIPELINE, _card_waits(plans, deal, card, passes.sum(axis=2)))
     passes = passes.swapaxes(1, 2)
@@ -371,6 +373,21 @@ def _not_added(plans: Plans, rows: int) -> Floats:
     alone = plans.layouts.data.size[plans.layout] == 1
     first = 1 if plans.schedule in UPDATES_EACH_MICROBATCH else 1 / plans.num_microbatches
     return np.stack([-saved[place] * first * alone * (place in (BACKWARD, WEIGHT_GRAD)) for place in range(rows)])
+
+
+def _exposed_copies(plans: Plans, deal: Deal, passes: Floats) -> Floats:
+    """What copies of activations to and from the host take longer than the passes of their stage.  [s]
+
+    Layers are copied while others compute, so all of a pass hides all of its copies. Copy engines take no SMs; that
+    copies share PCIe with the network cards, and the memory's bandwidth with kernels, is left out. A backward that is
+    split copies beside both halves, and waits in the first.
+
+    passes : (passes, kinds of stages, plans). [s]
+    """
+    assert plans.prices.copies_s is not None
+    copies = put_together(deal.stage_kinds, plans.prices.copies_s[:, :, plans.way, plans.cell], axis=1)
+    waits = np.maximum(copies - passes[:INPUT_GRAD], 0.0)
+    return np.stack([*waits, waits[BACKWARD]][: min(len(passes), WEIGHT_GRAD)])
 
 
 def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Floats:

@@ -1,12 +1,14 @@
 """Offloading: what copies to the host and updates on its processors take, and what they free."""
 
-import numpy as np
 import pytest
 
 from sim import estimate
-from sim.costs.block import COPY_SHARE, Host, exposed_copy
+from sim.costs.block import BACKWARD, COPY_SHARE, FORWARD, Host
+from sim.engines.program import priced_order
 from sim.errors import SpecError
+from sim.pricing.cells import plans_of
 from sim.specs import build_scenario
+from sim.work.layers import FIRST_KIND
 from sim.work.optimizer import host_update, state_bytes
 
 QWEN3 = {  # Qwen3 30B on two nodes of H100, as Megatron-Bridge's card on offloading has it; batch and length are not in it
@@ -81,10 +83,39 @@ def test_state_that_only_waits_on_the_host_goes_there_and_comes_back():
     assert waiting["offload"] == pytest.approx(params * 2 * 8 / (0.85 * 64e9))
 
 
-def test_copies_of_activations_cost_what_compute_does_not_hide():
-    assert exposed_copy(np.array([1.0, 3.0]), 2.0).tolist() == [0, 1]
+def test_copies_of_activations_cost_what_a_whole_pass_does_not_hide():
     scenario = build_scenario(QWEN3, ["plan.offloaded_layers=48", "cluster.node.host_link_bandwidth=4000 GB/s"], "q")
     assert estimate(scenario).step_time_s == pytest.approx(estimate(qwen3(0.0)).step_time_s)
+    changes = ["plan.offloaded_layers=48", "cluster.node.host_link_bandwidth=1 GB/s"]
+    slow = build_scenario(QWEN3, changes, "q")
+    plans, passes = plans_of(slow), priced_order(slow)[1].passes.sum(axis=1)
+    layers = plans.prices.copies_s[:, FIRST_KIND:, 0, 0].sum(axis=1) * 48 / slow.plan.num_stages
+    assert passes[FORWARD] == pytest.approx(layers[0])
+    assert passes[BACKWARD] == pytest.approx(layers[1])
+
+
+def test_faster_memory_is_no_slower_where_unlike_layers_wait_for_copies_and_for_launches():
+    """Linear attention copies most, and is long enough to hide launches of full attention; on fast memory it is not."""
+    parts = {
+        "model": {
+            "num_layers": 12, "hidden_size": 512, "num_heads": 16, "vocab_size": 32000, "max_sequence_length": 8192,
+            "layer_types": ["gated_delta_net", "full_attention"], "linear_num_heads": 16, "linear_head_dim": 64,
+        },
+        "plan": {
+            "pp": 4, "dp": 4, "num_chunks": 1, "schedule": "1f1b", "recompute": "per_op", "zero_stage": 2,
+            "offloaded_layers": 2,
+        },
+        "training": {"global_batch_size": 128, "sequence_length": 8192, "precision": "bf16"},
+        "cluster": "superpod-gb200", "stack": "megatron-2019", "profile": "b200",
+    }  # fmt: skip
+    times = []
+    for speed in (1, 1.1, 1.3, 2, 4):
+        scenario = build_scenario(parts, [], "unlike layers")
+        gpu = scenario.cluster.gpu
+        gpu = gpu.replace(memory_bandwidth_bytes_per_s=speed * gpu.memory_bandwidth_bytes_per_s)
+        node = scenario.cluster.node.replace(gpu=gpu)
+        times.append(estimate(scenario.replace(cluster=scenario.cluster.replace(node=node))).step_time_s)
+    assert times == sorted(times, reverse=True)
 
 
 def test_more_layers_on_the_host_never_take_less_time_and_always_less_memory():
