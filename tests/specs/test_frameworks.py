@@ -222,11 +222,6 @@ RULED = [
     ("mlperf-nvidia", "2024-05", {"gpu": "L40S-48GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
     ("mlperf-nvidia", "2024-10", {"gpu": "B200-SXM-180GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": False}),
     ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8"}, {"transposes_frozen": False}),
-    # PaddleNLP's RMSNorm is PyTorch-like steps until its recipes of Paddle 2.6; a compiler fuses it
-    ("paddlenlp", "2023-08", {"model": "llama2-7b"}, {"fused_norm": False}),
-    ("paddlenlp", "2023-08", {"model": "llama2-7b", "compiled": True}, {"fused_norm": True}),
-    ("paddlenlp", "2023-08", {"model": "gpt-22b"}, {"fused_norm": True}),
-    ("paddlenlp", "latest", {"model": "llama2-7b"}, {"fused_norm": True}),
     ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB", "adapter_rank": 16}, {"adapter_stall_s": 0.58e-3}),
     ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB"}, {"adapter_stall_s": 0.0}),
     ("prime-rl", "latest", {"gpu": "B200", "adapter_rank": 16}, {"adapter_stall_s": 0.0}),
