@@ -77,7 +77,7 @@ MISTAKES = """
 2 | timeline MAIN --trace step.txt | must end in .json
 2 | timeline MAIN --trace step.json --from 3 | holds the whole step
 2 | timeline MAIN --from 5 --to 4 | no stretch of what there is to show
-2 | timeline MAIN --engine closed_form | use dag, which is exact
+2 | timeline MAIN --engine closed_form | choose from dag, des
 2 | compare-schedules MAIN --schedules 1f1b,zb_v1 | did you mean 'zb_v'?
 2 | compare-schedules MAIN --schedules , | is empty
 2 | compare-schedules scenarios/megatron-2021/18.4b.yaml --schedules zb_v | none of these schedules

@@ -11,7 +11,7 @@ from tracked import tracked
 from typed import ROOT, typed
 
 from flopcast_calibration.measurement import Journal, Measurement, read_journal
-from sim.commands.exit_codes import GONE, INTERRUPTED, run_to_the_end
+from sim.commands.exit_codes import INTERRUPTED, run_to_the_end
 from sim.errors import FlopcastError, ProfileError, SpecError
 from sim.files import put, write_text
 
@@ -66,21 +66,6 @@ def test_an_interrupt_while_a_class_is_made_is_one():
             raise RuntimeError("Error calling __set_name__ on an instance") from error
 
     assert run_to_the_end(make) == INTERRUPTED
-
-
-@rows("entry", GONE)
-def test_what_is_gone_is_refused_with_what_to_write_instead(entry):
-    """Verbs by their names, and options of the verb that had them."""
-    result = typed(*(["train"] if entry.startswith("-") else []), *entry.split())
-    assert result.returncode == 2
-    assert f"{entry} is gone: {GONE[entry]}" in result.stderr
-
-
-@rows("words", ["scaling optimal --budget --loss", "rl --straight", "estimate doctor"])
-def test_what_other_verbs_still_have_is_not_said_to_be_gone(words):
-    result = typed(*words.split())
-    assert result.returncode == 2
-    assert "is gone" not in result.stderr
 
 
 def accidents(data, places=12):

@@ -32,8 +32,6 @@ ENGINES: dict[str, Callable[[Program], Timeline]] = {"dag": longest_path.run, "d
 
 def run(program: Program, engine: str = "dag") -> Timeline:
     """Run a program on an engine."""
-    if engine in ("closed_form", "shared"):
-        raise SpecError(f"engine {engine} is gone: use dag, which is exact and gives each rank a core of its own")
     if engine not in ENGINES:
         raise SpecError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}")
     return ENGINES[engine](program)
