@@ -15,6 +15,7 @@ from flopcast_validation.runs.intervals import APART, Source, _surprise, learn, 
 from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
 from sim.breakdown import CAUSES
+from sim.report.facts import grade_words
 from sim.specs.values import place_of
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import (
@@ -211,3 +212,10 @@ def test_each_side_holds_nine_in_ten_of_its_errors_and_a_shorter_one_does_not(pa
     share = (weights * (sizes <= up))[positive].sum() / weights[positive].sum()
     shorter = (weights * (sizes < up))[positive].sum() / weights[positive].sum()
     assert shorter < 0.9 <= share + 1e-9
+
+
+@pytest.mark.parametrize(("node", "said"), [("dgx-b200", "profile=b200 of this GPU is"), ("mi300x-8", "on MI300X")])
+def test_an_answer_by_the_datasheet_names_the_profile_that_was_measured(scenarios, node, said):
+    path = scenarios / "megatron-2021" / "39.1b.yaml"
+    stated = [f"cluster.node={node}", "training.precision=bf16", "profile=datasheet"]
+    assert said in grade_words(estimate(load_scenario(path, stated)))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.specs import ParallelPlan, Profile
+from sim.specs.loading import profile_of_gpu
 from sim.units import show, show_count, show_time
 
 COMMUNICATION = tuple(f"{kind}_comm" for kind in ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline",
@@ -145,7 +146,11 @@ def grade_words(answer: Estimate) -> str:
     """Why the step time is as well known as it is, and what would make it better known."""
     provenance, why = answer.scenario.profile.provenance, GRADE_WORDS[answer.grade]
     if answer.grade == "unknown" and provenance.of_datasheet:
-        why = f"nothing was measured on {answer.scenario.cluster.gpu.name}"
+        gpu = answer.scenario.cluster.gpu
+        shipped = profile_of_gpu(gpu)
+        why = f"nothing was measured on {gpu.name}"
+        if not shipped.provenance.of_datasheet:
+            why = f"the datasheet's profile is not measured, and profile={shipped.name} of this GPU is"
     if answer.grade == "like measured runs" and provenance.measured:
         why = "another run of yours was measured"
     return "; ".join(filter(None, (why, surer_words(answer))))
