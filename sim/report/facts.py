@@ -152,7 +152,8 @@ def grade_words(answer: Estimate) -> str:
         if not shipped.provenance.of_datasheet:
             why = f"the datasheet's profile is not measured, and profile={shipped.name} of this GPU is"
     if answer.grade == "like measured runs" and provenance.measured:
-        why = "another run of yours was measured"
+        one = len(provenance.measured) == 1
+        why = "one other run of yours was measured" if one else "other runs of yours were measured"
     return "; ".join(filter(None, (why, surer_words(answer))))
 
 

@@ -179,8 +179,8 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     stated = {key: value for key, value in profile.items() if key != "preset"}
     settled = laid_over(presets.datasheet_profile(gpu), stated)
     assumed.append(
-        f"profile datasheet, as nothing was measured on {gpu.name}: its peaks and bandwidths are the datasheet's, and "
-        "it is taken to reach the shares of them that other GPUs reach"
+        f"profile datasheet, nothing of which was measured on {gpu.name}: its peaks and bandwidths are the "
+        "datasheet's, and it is taken to reach the shares of them that other GPUs reach"
     )
     for each in presets.rates_by_name(gpu):
         field = f"{each.section}.{next(iter(each.values))}"
