@@ -239,7 +239,7 @@ class Scenario(Spec):
         return (
             f"the plan needs {' · '.join(degrees)} = {' · '.join(map(str, degrees.values()))} = {plan.num_gpus} GPUs, "
             f"but cluster {cluster.name!r} has {cluster.num_gpus}; {remedy} or raise cluster.num_nodes to "
-            f"{-(-plan.num_gpus // cluster.node.gpus_per_node)}"
+            f"{-(-plan.num_gpus // cluster.node.gpus_per_node)}; a search leaves the file's plan out with -s plan="
         )
 
     def _adapters(self) -> list[str]:

@@ -45,7 +45,7 @@ MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
         ("training.global_batch_size=1000", r"must be a multiple of .* = 6; nearest: 1002"),
         (
             "plan.dp=16",
-            r"needs tp · pp · dp = 8 · 64 · 16 = 8192 GPUs, but cluster 'selene' has 4480; lower plan.dp to 8",
+            r"needs tp · pp · dp = 8 · 64 · 16 = 8192 GPUs, but cluster 'selene' has 4480; lower plan.dp to 8 .* a search .* -s plan=$",
         ),
         ("training.sequence_length=4096", r"exceeds the model's 2048 learned positions"),
         ("plan.tp=eight", r"plan.tp = 'eight': should be a valid integer"),
