@@ -315,12 +315,13 @@ def price_stages(plans: Plans, deal: Deal, *, by_cause: bool = False, split: boo
     if moved is not None and not plans.at_visits.all():
         passes = _plus(passes, Cause.DATA_PARALLEL, lengthened_passes(plans, moved, passes.sum(axis=2), card))
         card = card + moved.on_card * ~plans.at_visits
-    passes = put_together(deal.stage_kinds, passes, axis=1)
+    blocks, hidden = passes, _hidden_waits(plans, deal, min(len(passes), AT_PEAK))
+    passes = put_together(deal.stage_kinds, blocks, axis=1)
     host = Cause.HOST if by_cause else 0
     passes[FORWARD, :, host] += plans.costs.forward_setup_s
-    passes[:AT_PEAK, :, host] -= _hidden_waits(plans, deal, min(len(passes), AT_PEAK))
+    passes[:AT_PEAK, :, host] -= hidden
     if plans.prices.copies_s is not None:
-        passes = _plus(passes, Cause.OFFLOAD, _exposed_copies(plans, deal, passes.sum(axis=2)))
+        passes = _plus(passes, Cause.OFFLOAD, _exposed_copies(plans, deal, blocks.sum(axis=2), hidden))
     if np.any(plans.overlap_p2p & (plans.pp > 1)):
         passes = _plus(passes, Cause.PIPELINE, _card_waits(plans, deal, card, passes.sum(axis=2)))
     passes = passes.swapaxes(1, 2)
@@ -375,19 +376,22 @@ def _not_added(plans: Plans, rows: int) -> Floats:
     return np.stack([-saved[place] * first * alone * (place in (BACKWARD, WEIGHT_GRAD)) for place in range(rows)])
 
 
-def _exposed_copies(plans: Plans, deal: Deal, passes: Floats) -> Floats:
-    """What copies of activations to and from the host take longer than the passes of their stage.  [s]
+def _exposed_copies(plans: Plans, deal: Deal, blocks: Floats, hidden: Floats) -> Floats:
+    """What copies of activations to and from the host take longer than the layers of their stage.  [s]
 
-    Layers are copied while others compute, so all of a pass hides all of its copies. Copy engines take no SMs; that
-    copies share PCIe with the network cards, and the memory's bandwidth with kernels, is left out. A backward that is
-    split copies beside both halves, and waits in the first.
+    Layers are copied while others compute, so all of a stage's layers hide all of its copies. Copy engines take no SMs;
+    that copies share PCIe with the network cards, and the memory's bandwidth with kernels, is left out. A backward that
+    is split copies beside both halves, and waits in the first.
 
-    passes : (passes, kinds of stages, plans). [s]
+    blocks : what passes of blocks take, (passes, blocks, plans); hidden : what layers of a stage wait less, (passes,
+        kinds of stages, plans). [s]
     """
     assert plans.prices.copies_s is not None
+    both = slice(INPUT_GRAD)
+    layers = put_together(deal.stage_kinds[:, FIRST_KIND:], blocks[both, FIRST_KIND:], axis=1) - hidden[both]
     copies = put_together(deal.stage_kinds, plans.prices.copies_s[:, :, plans.way, plans.cell], axis=1)
-    waits = np.maximum(copies - passes[:INPUT_GRAD], 0.0)
-    return np.stack([*waits, waits[BACKWARD]][: min(len(passes), WEIGHT_GRAD)])
+    waits = np.maximum(copies - layers, 0.0)
+    return np.stack([*waits, waits[BACKWARD]][: min(len(blocks), WEIGHT_GRAD)])
 
 
 def _card_waits(plans: Plans, deal: Deal, card: Floats, passes: Floats) -> Floats:

@@ -83,15 +83,16 @@ def test_state_that_only_waits_on_the_host_goes_there_and_comes_back():
     assert waiting["offload"] == pytest.approx(params * 2 * 8 / (0.85 * 64e9))
 
 
-def test_copies_of_activations_cost_what_a_whole_pass_does_not_hide():
+def test_copies_of_activations_cost_what_the_layers_of_a_stage_do_not_hide():
     scenario = build_scenario(QWEN3, ["plan.offloaded_layers=48", "cluster.node.host_link_bandwidth=4000 GB/s"], "q")
     assert estimate(scenario).step_time_s == pytest.approx(estimate(qwen3(0.0)).step_time_s)
     changes = ["plan.offloaded_layers=48", "cluster.node.host_link_bandwidth=1 GB/s"]
     slow = build_scenario(QWEN3, changes, "q")
     plans, passes = plans_of(slow), priced_order(slow)[1].passes.sum(axis=1)
     layers = plans.prices.copies_s[:, FIRST_KIND:, 0, 0].sum(axis=1) * 48 / slow.plan.num_stages
-    assert passes[FORWARD] == pytest.approx(layers[0])
-    assert passes[BACKWARD] == pytest.approx(layers[1])
+    for place in (FORWARD, BACKWARD):  # embedding and head hide none, and take little here
+        assert (passes[place] > layers[place]).all()
+        assert passes[place] == pytest.approx(layers[place], rel=0.002)
 
 
 def test_faster_memory_is_no_slower_where_unlike_layers_wait_for_copies_and_for_launches():
