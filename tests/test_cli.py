@@ -92,7 +92,9 @@ MISTAKES = """
 2 | plan-pipeline scenarios/layers/alexnet-v100.csv --bandwidths 10Gbit/s --workers 100000000000 | --workers '100000000000' must be
 2 | rl scenarios/qwen3-30b-a3b-rl-32-h100.yaml --rollout-gpus 8 --step-overhead -1s | zero or more
 2 | scaling batch llama3-8b --loss 1e-300 | 0.1 to 20.0 nats a token
-2 | scaling batch llama3-8b --batch 1e-300 | a batch has one token or more
+2 | scaling batch llama3-8b --batch 1e-300 | 1e-300 tokens a batch: there is one or more
+2 | scaling batch 5e-324 --tokens 1T | 5e-324 parameters: there is one or more
+2 | scaling batch 7B --tokens 5e-324 | 5e-324 tokens: there is one or more
 3 | search MAIN -s plan.recompute_num_layers=90 | no plan of this search has plan.recompute_num_layers = 90
 2 | search MAIN -s plan.recompute_modules=1e9 | is no list of modules
 2 | estimate MAIN -s stack.vocab_multiple=1e15 | less than or equal to 1000000

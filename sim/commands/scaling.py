@@ -44,17 +44,25 @@ LEAST_LOSS, MOST_LOSS = 0.1, 20.0
 def model_params(text: str) -> float:
     """A model's parameters, or the number that `text` is."""
     if text.lstrip("+-. ")[:1].isdigit():
-        return parse_count(text, "parameters")
+        return _one_or_more(text, "parameters")
     return float(total_params(ModelSpec.read(load_preset("models", text), "model")))
 
 
+def _one_or_more(text: str, name: str) -> float:
+    """A number of parameters or tokens."""
+    count = parse_count(text, name)
+    if count < 1:
+        raise SpecError(f"{text} {name}: there is one or more")
+    return count
+
+
 def _count(text: str | None, name: str) -> float | None:
-    return None if text is None else parse_count(text, name)
+    return None if text is None else _one_or_more(text, name)
 
 
 def _loss(text: str | None) -> float | None:
     """A loss that models of language can have. [nats/token]"""
-    loss = _count(text, "loss")
+    loss = None if text is None else parse_count(text, "loss")
     if loss is not None and not LEAST_LOSS <= loss <= MOST_LOSS:
         raise SpecError(f"--loss {text}: models of language have {LEAST_LOSS} to {MOST_LOSS} nats a token")
     return loss
@@ -186,9 +194,7 @@ def batch(
     if (final := _loss(loss)) is None:
         final = float(power_sum_loss(params, data, BESIROGLU))
         remarks.append(f"loss: {final:.3f} by {DEFAULT_LAW}")
-    asked = _count(at, "batch")
-    if asked is not None and asked < 1:
-        raise SpecError(f"--batch {at}: a batch has one token or more")
+    asked = _count(at, "tokens a batch")
     facts = {"params": params, "tokens": data, "loss": final, "flop": FLOP_PER_PARAM_TOKEN * params * data}
     laws = critical.critical_batch_laws()
     batches = {name: float(found) for name, found in critical.critical_batches(**facts).items()}
