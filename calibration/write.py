@@ -130,7 +130,7 @@ def write_runs_profile(fit: RunsFit, path: Path, source: str) -> None:
     stack: dict[str, Any] = {}
     for item in fit.parameters:
         section, field = item.name.split(".")
-        known = "" if item.identified else "; hardly identified, near the value it started from"
+        known = "" if item.identified else "; these runs hardly narrow what was known of it"
         entry = {
             "value": _written(field, item.value),
             "interval": [_written(field, max(0.0, item.value + sign * 1.645 * item.width)) for sign in (-1, 1)],

@@ -28,8 +28,9 @@ _AT_ONCE = 32_768
 """Flows routed at once: what they need in between stays in a processor's cache."""
 _MOST_SENDERS = 16_384
 """GPUs whose flows are routed, and what is missing of their last part of the machine below the top switches."""
-_MOST_SHIFTS = 8
-"""Partners of an all-to-all that stand for all of them, evenly spread over the group."""
+_MOST_FLOWS = 2**18
+"""Flows of all groups' all-to-alls that are routed. Where there are more, some partners of each member stand for all of
+them: at least eight, evenly spread over the group."""
 _machines: dict[int, tuple[ClusterSpec, Topology, dict[object, float]]] = {}
 """The last few clusters by identity: each with its machine, and the shares that are known there."""
 
@@ -89,7 +90,8 @@ def flows_of(groups: IntArray, pattern: Pattern, domain_gpus: int) -> tuple[IntA
     size, domain = groups.shape[1], groups // domain_gpus
     weight, members = 1.0, int((domain == domain[:, :1]).sum(axis=1).min())
     if pattern == "all_to_all":
-        shifts = np.unique(np.linspace(1, size - 1, min(_MOST_SHIFTS, size - 1)).astype(int))
+        partners = min(size - 1, max(8, _MOST_FLOWS // groups.size))
+        shifts = np.unique(np.linspace(1, size - 1, partners).astype(int))
         sources = np.tile(groups, (1, len(shifts)))
         targets = np.concatenate([np.roll(groups, -shift, axis=1) for shift in shifts], axis=1)
     elif pattern == "chain":

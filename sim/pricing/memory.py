@@ -179,3 +179,10 @@ def assumed(scenario: Scenario) -> Iterator[str]:
         f"memory includes {show(stack.framework_memory_bytes, 'B')} for CUDA, libraries and NCCL, and "
         f"{stack.fragmentation:.0%} of the activations for fragmentation (stack {stack.name})"
     )
+    gpu = scenario.cluster.gpu
+    if gpu.reported_memory_bytes is None:
+        yield (
+            f"what the driver of {gpu.name} leaves to a program is not known, so all {show(gpu.memory_bytes, 'B')} "
+            "count as free; most drivers keep up to 2% (cluster.node.gpu.reported_memory, as torch.cuda.mem_get_info "
+            "says it)"
+        )

@@ -40,6 +40,9 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
         place = f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
     line, takes = say.plan_line(why.answer, result.best[0].answer), show_time(why.answer.step_time_s)
     said = f"The best such plan ({line}) takes {takes}, {say.lost(result, why.answer)} against the best{place}."
+    plan = why.answer.scenario.plan
+    if "recompute_method" not in named and named.get("recompute") == "full" and plan.recompute_method == "block":
+        said += " It recomputes some layers of each stage only; plan.recompute_method=uniform asks for all of them."
     return Group(title(f"Why not {asked}?"), said, *_explained(result, why.answer, why.steps))
 
 

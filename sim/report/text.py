@@ -75,7 +75,8 @@ def remarks(lines: dict[str, str]) -> Padding:
 def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -> str:
     """What a faster plan saves, what it is, what it needs, and how to see it."""
     saved = 1.0 - best.step_time_s / answer.step_time_s
-    return f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less: {say.plan_words(best)}{lacking}\n{command}"
+    takes = f"a plan of {show_time(best.step_time_s)}, {saved:.0%} less, in {show(best.largest.total, 'B')} of memory"
+    return f"{takes}. It is {say.plan_words(best)}{lacking}\n{command}"
 
 
 def _memory(answer: Estimate) -> Table:

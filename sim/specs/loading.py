@@ -11,7 +11,7 @@ from sim.errors import SpecError, nearest
 from sim.files import here_or_shipped, shipped_scenarios
 from sim.specs import presets
 from sim.specs.base import file_name, flat, laid_over
-from sim.specs.frameworks import DEFAULT, UNKNOWN, ResolvedStack, resolve_stack
+from sim.specs.frameworks import DEFAULT, LATEST, UNKNOWN, ResolvedStack, resolve_stack
 from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
@@ -164,6 +164,10 @@ def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assume
     if _is_datasheet(profile):
         profile = _settled_datasheet(profile, gpu, assumed)
     found = Profile.read(profile, "profile")
+    if found.name in presets.preset_names("profiles"):
+        chip = presets.raw_preset("profiles", found.name).get("gpu", found.gpu)
+        if chip != found.gpu:
+            assumed.insert(0, f"profile {found.name} was made for {chip}; nothing of it was measured on {found.gpu}")
     measured = found.provenance
     if measured.measured_stack and stack is not None and measured.measured_stack != stack.name:
         assumed.append(
@@ -179,8 +183,8 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     stated = {key: value for key, value in profile.items() if key != "preset"}
     settled = laid_over(presets.datasheet_profile(gpu), stated)
     assumed.append(
-        f"profile datasheet, nothing of which was measured on {gpu.name}: its peaks and bandwidths are the "
-        "datasheet's, and it is taken to reach the shares of them that other GPUs reach"
+        f"profile datasheet has nothing that was measured on {gpu.name}. Peaks and bandwidths are its datasheet's, and "
+        "it is assumed to reach the shares of them that other GPUs reach"
     )
     for each in presets.rates_by_name(gpu):
         field = f"{each.section}.{next(iter(each.values))}"
@@ -321,7 +325,8 @@ def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
     if not values:
         return []
     shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())
-    return [f"{found.framework} {found.version} sets {shown} (flopcast presets show {found.framework})"]
+    version = f"the latest {found.framework}" if found.version == LATEST else f"{found.framework} {found.version}"
+    return [f"{version} is stack {found.release} with {shown} (flopcast presets show {found.framework})"]
 
 
 def _shown(value: Any) -> str:

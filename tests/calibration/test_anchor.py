@@ -154,6 +154,14 @@ def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):
     assert (told["profile"], told["runs"][0]["too_far"], told["moved"]) == (None, True, [])
 
 
+def test_a_run_that_should_not_have_fitted_is_said(tmp_path):
+    """24 sequences of activations need 100 GB of 85: either the scenario or our account of memory is wrong."""
+    path = ROOT / "scenarios" / "megatron-2021" / "39.1b.yaml"
+    words = (path, "--measured", "18.9 s", "-s", "plan.microbatch_size=24", "-o", tmp_path / "mine.yaml")
+    assert "the scenario needs 100 GB a GPU and has 85.1 GB, and yet it ran" in " ".join(run(*words).output.split())
+    assert json.loads(run(*words, "--json").stdout)["does_not_fit"] == ["39.1b"]
+
+
 def test_nothing_else_is_written_over(tmp_path):
     mine = tmp_path / "run.yaml"
     mine.write_text(SMALL.read_text(encoding="utf-8"), encoding="utf-8")

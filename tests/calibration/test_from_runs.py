@@ -127,7 +127,7 @@ def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
     assert estimate(written).step_time_s == pytest.approx(predict(fit.runs[8], fit.values).step_time_s, rel=1e-3)
     assert stack == {"kernel_launch": f"{fit.values['stack.kernel_launch_s']:.5g} s"}
     text = (tmp_path / "mine.yaml").read_text()
-    assert text.count("hardly identified") == sum(not each.identified for each in fit.parameters)
+    assert text.count("hardly narrow") == sum(not each.identified for each in fit.parameters)
 
 
 def test_runs_at_one_place_pull_as_one_where_there_are_many(fit, tmp_path, monkeypatch):

@@ -123,14 +123,24 @@ def test_the_slowest_flow_of_fair_sharing_is_what_the_fullest_link_allows(ratio,
     assert share(cluster, size, stride) == pytest.approx(min(1.0, fair), rel=1e-9)
 
 
+@pytest.mark.parametrize("rails", [False, True])
 @pytest.mark.parametrize("size", [16, 64, 256])
-def test_partners_that_stand_for_all_carry_the_bytes_of_all(size):
-    """Of 15 and more partners eight are looked at: a member's bytes leave its domain but for those that never do."""
-    cluster = built().cluster
-    sources, targets, weight = flows_of(groups_of(size, 1, Degrees(dp=256), cluster), "all_to_all", 8)
+def test_all_to_alls_under_a_leaf_of_four_nodes_by_hand(size, rails):
+    """Of what a member sends out of its node of 8, partners under other leaves get (size - 32) parts of size - 8."""
+    cluster = built(ratio=4.0, rails=rails).cluster
+    up = max(0, size - 32) / (size - 8)
+    assert share(cluster, size, 1, "all_to_all") == pytest.approx(min(1.0, 0.25 / up if up else 1.0))
+
+
+def test_partners_that_stand_for_all_carry_the_bytes_of_all(monkeypatch):
+    """A member's bytes leave its domain but for those that never do, and eight partners get within a tenth of all."""
+    monkeypatch.setattr(sharing, "_MOST_FLOWS", 1)
+    cluster = built(ratio=4.0).cluster
+    sources, targets, weight = flows_of(groups_of(256, 1, Degrees(dp=256), cluster), "all_to_all", 8)
     assert (sources // 8 != targets // 8).all()
     assert len(sources) * weight == pytest.approx(256)
     assert np.bincount(sources, minlength=256).min() > 0
+    assert share(cluster, 256, 1, "all_to_all") == pytest.approx(0.25 * 248 / 224, rel=0.1)
 
 
 def test_the_answer_says_what_switches_leave():
