@@ -203,7 +203,9 @@ def calibrate(
         "residuals": {part: fit.median_error for part, fit in draft.fits.items()},
         "unseen": draft.unseen,
         "provenance": base.provenance.replace(
-            method=f"micro-benchmarks on the machine itself{software}",
+            method=f"micro-benchmarks on the machine itself{software}"
+            if "device_kind" in data.machine
+            else "given measurements",
             fitted_on=tuple(f"{count} {part} measurements on {device}" for part, count in draft.counts.items()),
             not_measured=missing,
             date=str(data.machine.get("date", "")),

@@ -23,7 +23,7 @@ GPUS = {
     "b200": "b200-sxm-180gb",
     "b300": "b300-sxm-270gb",
 }
-"""Profile -> the GPU that it was made on. H200 has H100's values."""
+"""Profile -> the GPU that it was made on. H200 is not among them, as its chip is H100's."""
 POWER_W = {"v100-sxm3": 450.0}
 """Board power of GPUs whose preset states none, here a DGX-2H's V100, by NVIDIA's announcement of the DGX-2H. [W]"""
 SIBLINGS = {"b300": "b200", "h200": "h100"}

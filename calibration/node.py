@@ -60,6 +60,11 @@ def measured_cluster(
 def _check_device(machine: dict[str, Any], node: str, gpu: str) -> None:
     """Refuse measurements of one GPU that ships as those of a node of another."""
     device = str(machine.get("device", ""))
+    if machine.get("device_kind") == "cpu" and not gpu.startswith("CPU"):
+        raise SpecError(
+            f"torch sees no GPU here but the CPU, {device!r}, and the node {node} has {gpu}; run this on the node, or "
+            "leave --node out to measure this machine's cores"
+        )
     fitting = [] if _is_called(device, gpu) else fitting_nodes(machine)
     if fitting:
         raise SpecError(

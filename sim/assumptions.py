@@ -79,8 +79,8 @@ def _third_parties(scenario: Scenario) -> Iterator[str]:
     if scenario.stack.framework == "megatron-lm" and profile.name in THIRD_PARTIES and not profile.provenance.measured:
         gpu, slower = THIRD_PARTIES[profile.name]
         yield (
-            f"on {gpu}, teams other than Megatron-LM's developers measured steps {slower} longer than predicted; the "
-            "interval includes that, and the estimate does not"
+            f"the estimate is what Megatron-LM's own developers reach. On {gpu}, steps of other teams were {slower} "
+            "longer, which the interval includes: such a team should expect its upper half"
         )
 
 

@@ -113,7 +113,11 @@ class PlanOptions:
             full = answer.largest.total / answer.memory_available_bytes
             reserve = show(KEPT * answer.memory_available_bytes, "B")
             advice = f"and half of all predicted peaks are off by more than 4%. Add --memory-limit '{reserve}'"
-            steps += [f"The plan fills {full:.0%} of the memory, {advice} to keep a tenth."] if full >= FULL else []
+            steps += (
+                [f"The plan fills {full:.0%} of the memory, {advice} to keep a tenth of it free."]
+                if full >= FULL
+                else []
+            )
         return steps
 
     def show(self, scenario: Scenario, data: dict[str, Any], view: Any) -> None:

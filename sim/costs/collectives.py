@@ -231,7 +231,8 @@ def tree_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
 
 
 def hierarchical_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number:
-    """Reduce-scatter inside each domain, all-reduce of the shares between domains, all-gather inside.  [s]"""
+    """Reduce-scatter inside each domain, all-reduce of the shares between domains, all-gather inside (Jia et al. 2018,
+    arXiv:1807.11205).  [s]"""
     inner = Group(group.per_domain, group.per_domain)
     outer = Group(group.num_domains, 1, group.shares_network, None, group.card_share)
     inside = 2 * _ring_pass(nbytes, inner, fabric, passes=1)

@@ -49,7 +49,7 @@ def _heading(result: SearchResult) -> Text:
     said = title(f"{result.space.scenario.name}: {found}\n")
     theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
     made = result.plans_made_to_fit
-    more = f", and {made:,} more once room is made for them" if made else ""
+    more = f", and {made:,} more once they recompute more or use the host's memory" if made else ""
     said.append(
         f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
         f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(proof_of(result)[0])}"

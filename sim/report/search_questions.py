@@ -33,6 +33,8 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     if why.answer is None:
         return Group(title(f"Why not {asked}?"), Text(f"Ruled out: {why.ruled_out}"))
     place = "" if why.rank is None else f", {say.ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
+    if why.rank == 1 and why.answer.scenario.plan != result.best[0].answer.scenario.plan:
+        place = f". Before layouts of stages were varied, it was the first of {result.plans_feasible:,} plans that fit"
     if why.searched is not None:
         sure = "" if why.searched.proven else f" (another may be up to {why.searched.gap:.1%} better)"
         place = f"; best of {why.searched.plans:,} such plans{sure}"

@@ -119,7 +119,8 @@ def _stages(stages: StagesSearched, worth: float) -> str:
         return f"{tried}. No other can be better than the best plan"
     if not stages.left:
         return (
-            f"{tried}. The other plans are slower, but these plans have layouts that were not tried and may be faster"
+            f"{tried}. Some layouts of these {stages.plans:,} plans were not tried and may be faster. "
+            "All other plans are slower"
         )
     more = "; flopcast search --layouts tries more" if stages.likely else ""
     return f"{tried}. {stages.left:,} of these plans might still beat the best with layouts that were not tried{more}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sim.specs.stack import StackSpec
 from sim.specs.training import TrainingSpec
 from sim.specs.values import drawn_as_near
 from sim.specs.yaml12 import load_yaml, parse_yaml
+from sim.units import listed
 
 # Which kind of preset a name at this place refers to.
 PRESET_AT = {
@@ -145,10 +147,26 @@ def build_scenario(data: Any, overrides: Sequence[str] | str = (), where: str = 
     sections: dict[str, Any] = {name: resolved[name] for name in SECTIONS if resolved.get(name) is not None}
     profile = sections.pop("profile", None)
     sections = {name: SECTIONS[name].read(value, name) for name, value in sections.items()}
+    assumed += _other_gpus(data.get("plan"), sections["plan"], overrides)
     sections["profile"] = _settled_profile(profile, sections["cluster"].gpu, sections.get("stack"), assumed)
     facts = {"name": resolved.get("name") or where, "description": resolved.get("description") or ""}
     scenario, said = drawn_as_near(Scenario.read({**facts, **sections, "assumed": tuple(assumed)}, where))
     return scenario.model_copy(update={"assumed": (*scenario.assumed, said)}) if said else scenario
+
+
+def _other_gpus(own: Any, plan: ParallelPlan, overrides: Sequence[str]) -> list[str]:
+    """Say that overrides of degrees changed the number of GPUs, where none of them says how many there are."""
+    paths = [item.partition("=")[0].strip() for item in overrides]
+    changed = [path for path in paths if path in ("plan.tp", "plan.cp", "plan.pp")]
+    if not (changed and isinstance(own, Mapping)) or {"plan", "plan.dp"} & {*paths}:
+        return []
+    degrees = [own.get(name, 1) for name in ("tp", "cp", "pp", "dp")]
+    before, now = prod(each for each in degrees if isinstance(each, int)), plan.num_gpus
+    if before == now:
+        return []
+    return [
+        f"the plan has {now:,} GPUs, and the file's has {before:,}: {listed(changed)} changed it, and plan.dp did not"
+    ]
 
 
 def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assumed: list[str]) -> Profile:
@@ -182,19 +200,19 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     """The datasheet's profile of a GPU with what is stated over it; what is assumed for it goes into `assumed`."""
     stated = {key: value for key, value in profile.items() if key != "preset"}
     settled = laid_over(presets.datasheet_profile(gpu), stated)
+    share = settled["gemm"]["max_efficiency"]
     assumed.append(
-        f"profile datasheet has nothing that was measured on {gpu.name}. Peaks and bandwidths are its datasheet's, and "
-        "it is assumed to reach the shares of them that other GPUs reach"
+        f"no measured profile of {gpu.name} was named (profile datasheet). Peaks and bandwidths are its datasheet's. "
+        f"It is assumed to reach the shares of them that other GPUs reach, such as {share:.0%} in multiplies"
     )
     for each in presets.rates_by_name(gpu):
         field = f"{each.section}.{next(iter(each.values))}"
         if field not in flat(stated):
             assumed.insert(0, f"{each.said} (profile.{field} states another rate)")
     if gpu.max_power_w is None:
-        share = settled["gemm"]["max_efficiency"]
         assumed.insert(
             0,
-            f"{gpu.name} states no max_power, so its multiplies are assumed to reach {share:.0%} of peak; give "
+            f"{gpu.name} states no max_power, so its multiplies are assumed to reach the mean of other GPUs; give "
             "cluster.node.gpu.max_power for a better value",
         )
     return settled
@@ -266,7 +284,7 @@ def _take_stack_of_profile(resolved: dict[str, Any]) -> list[str]:
     assumed = [] if resolved.get("stack") else [f"no stack was named; {DEFAULT!r} is assumed"]
     resolved["stack"] = {**stated, **added}
     named = profile.get("name")
-    return assumed + [f"stack.{key} {value}: fitted, in profile {named!r}" for key, value in added.items()]
+    return assumed + [f"stack.{key} is fitted, in profile {named!r}" for key in added]
 
 
 def _settle_stack(resolved: dict[str, Any]) -> list[str]:

@@ -170,6 +170,8 @@ def model_preset(name: str) -> str:
     if plain in known:
         return plain
     repository, presets = _repository_of(plain), repositories()
+    letters = {re.sub(r"[-.]", "", each): each for each in (*presets, *known)}
+    repository = letters.get(re.sub(r"[-.]", "", repository), repository)
     found = presets[repository]["preset"] if repository in presets else repository if repository in known else None
     if found is None:
         hint = nearest(repository, {*known, *presets})
