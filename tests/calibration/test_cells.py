@@ -122,7 +122,7 @@ def test_names_of_frameworks():
         "NeMo/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "Megatron-Bridge/Megatron-Core": "megatron-bridge",
         "Megatron Bridge 26.08": "megatron-bridge", "NeMo/Megatron-Core": "nemo", "HAI-LLM (DualPipe)": "hai-llm",
         "prime-rl (PyTorch FSDP2)": "prime-rl", "Aleph Alpha in-house (scaling)": "aleph-alpha", "OLMo": "olmo-core",
-        "Primus/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "PaddleNLP (PaddlePaddle fleet)": "paddlenlp", "SageMaker SMP": "sagemaker", "xFormers/in-house": "xformers", "Alpa": "alpa", "MegaScale": "megascale",
+        "Primus/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "PaddleNLP (PaddlePaddle fleet)": "paddlenlp", "SageMaker SMP": "sagemaker", "xFormers/in-house": "xformers", "lit-gpt (PyTorch FSDP)": "lit-gpt", "Alpa": "alpa", "MegaScale": "megascale",
     }  # fmt: skip
     assert {said: framework_name(said) for said in expected} == expected
     assert set(names("frameworks").values()) <= set(preset_names("frameworks"))

@@ -172,6 +172,12 @@ RULED = [
     ("deepspeed", "2025-06", {"gpu": "H200"}, {"flash_version": "2"}),
     ("pytorch-fsdp", "2.9.1", {"gpu": "B200"}, {"flash_version": "cudnn"}),
     ("pytorch-fsdp", "2.10.0", {"gpu": "H100"}, {"flash_version": "2"}),
+    # ALiBi's mask keeps Baichuan's larger model from fused attention
+    ("deepspeed", "2023-09", {"name": "Baichuan2-13B"}, {"attention": "math", "fused_softmax": False, "fp32_softmax": False}),
+    ("deepspeed", "2023-09", {"name": "Baichuan2-7B"}, {"attention": "flash"}),
+    # TinyLlama's fork of Lit-GPT has fused kernels that no compiler makes
+    ("lit-gpt", "2023-09", {"name": "TinyLlama-1.1B"}, {"compiled": False, "fused_norm": True, "fused_cross_entropy": True, "loss_width": 2}),
+    ("lit-gpt", "2023-09", {"name": "Llama-2-7B"}, {"compiled": True, "fused_cross_entropy": False}),
     # Blackwell had no fused backward of latent attention at first
     ("nemo", "25.05", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "math"}),
     ("nemo", "25.11", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "flash"}),
