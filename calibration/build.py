@@ -14,40 +14,33 @@ from functools import partial
 from typing import Any
 
 from flopcast_calibration import points
-from flopcast_calibration.fit import (
-    LARGE_BYTES,
-    LINK_PRIOR,
-    LOOPBACK_PRIOR,
-    NETWORK_PRIOR,
-    P2P_PRIOR,
-    TIMES,
-    TREES,
-    Fit,
+from flopcast_calibration.fit.kernels import (
+    NUMBER_BYTES,
     GemmPoint,
-    Prior,
-    bootstrap,
     bounds_met,
-    drawn_intervals,
-    drawn_to,
-    faster_than_rings,
-    fit_all_reduce,
     fit_attention,
-    fit_copy,
     fit_gemm,
     fit_graph_launch,
-    fit_hidden_share,
     fit_launch,
     fit_max_efficiency,
     fit_memory,
-    fit_network,
-    fit_network_p2p,
-    fit_p2p,
-    fit_shared,
     fit_state,
-    unseen_error,
     with_fitted,
 )
-from flopcast_calibration.fit.kernels import NUMBER_BYTES
+from flopcast_calibration.fit.links import (
+    LINK_PRIOR,
+    LOOPBACK_PRIOR,
+    P2P_PRIOR,
+    TIMES,
+    drawn_to,
+    faster_than_rings,
+    fit_all_reduce,
+    fit_copy,
+    fit_hidden_share,
+    fit_p2p,
+)
+from flopcast_calibration.fit.network import NETWORK_PRIOR, TREES, fit_network, fit_network_p2p, fit_shared
+from flopcast_calibration.fit.solve import LARGE_BYTES, Fit, Prior, bootstrap, drawn_intervals, unseen_error
 from flopcast_calibration.measurement import MeasurementSet
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile

@@ -9,18 +9,9 @@ from typing import cast, get_args
 
 import numpy as np
 
-from flopcast_calibration.fit import (
-    AllReducePoint,
-    AttentionPoint,
-    CardPoint,
-    CopyPoint,
-    GemmPoint,
-    LaunchPoint,
-    MemoryPoint,
-    NetworkPoint,
-    PairPoint,
-    SendPoint,
-)
+from flopcast_calibration.fit.kernels import AttentionPoint, GemmPoint, LaunchPoint, MemoryPoint
+from flopcast_calibration.fit.links import AllReducePoint, CopyPoint, PairPoint, SendPoint
+from flopcast_calibration.fit.network import CardPoint, NetworkPoint
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from sim.costs.compute import STATE_SHARE
 from sim.errors import ProfileError, nearest

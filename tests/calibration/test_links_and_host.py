@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.build import calibrate, left_out
-from flopcast_calibration.fit import (
+from flopcast_calibration.fit.kernels import LaunchPoint, fit_launch
+from flopcast_calibration.fit.links import (
     AllReducePoint,
-    LaunchPoint,
     PairPoint,
     SendPoint,
-    bootstrap,
     drawn_to,
     fit_all_reduce,
     fit_hidden_share,
-    fit_launch,
     fit_p2p,
 )
+from flopcast_calibration.fit.solve import bootstrap
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
