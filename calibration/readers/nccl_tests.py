@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from flopcast_calibration.measurement import Measurement
 from flopcast_calibration.readers.collective_names import (
@@ -20,7 +19,7 @@ from flopcast_calibration.readers.collective_names import (
     measured,
     names_in,
 )
-from flopcast_calibration.readers.log import Log, Source, listed, read_source
+from flopcast_calibration.readers.log import Log, Source, listed
 from flopcast_calibration.readers.prefixes import without_prefix
 from flopcast_calibration.readers.rank_list import Rank, device_of, layout_of, rank_of
 from sim.errors import ProfileError
@@ -60,20 +59,6 @@ class _Run:
 def looks_like(text: str) -> bool:
     """Whether a text is of nccl-tests."""
     return _MARKS.search(text) is not None
-
-
-def read_nccl_tests(path: Path, operation: str | None = None, num_ranks: int | None = None) -> list[Measurement]:
-    """Read the output of an nccl-tests program: its standard output, or the file it wrote with -J.
-
-    `operation` (all_reduce, all_gather, …) is needed where neither file nor file name says it, `num_ranks` where the
-    file does not list the ranks. A ProfileError names the line that is wrong: cut off, not a number, a failed check, or
-    bandwidths that contradict the time.
-    """
-    from flopcast_calibration.readers.nccl_tests_json import read_json
-
-    source = read_source(path, operation, num_ranks)
-    log = read_json(source) if source.text.lstrip()[0] in "{[" else read(source)
-    return list(log.measurements)
 
 
 def read(source: Source) -> Log:

@@ -44,14 +44,6 @@ class _Columns:
     unread: tuple[int, ...]
 
 
-def read_table(path: Path) -> list[Measurement]:
-    """Read a table of measurements.
-
-    A ProfileError names the column that is missing, or the line whose value is wrong.
-    """
-    return list(read(read_source(path)).measurements)
-
-
 def looks_like(text: str) -> bool:
     """Whether a text begins with a table's header that says what a row is."""
     lines = _lines(text)
@@ -119,7 +111,7 @@ def read(source: Source) -> Log:
 def read_each_device(path: Path) -> dict[str, Log]:
     """A table's rows by the device that they were measured on, as `read` reads those of one.
 
-    Its errors are those of `read_table`; a table without a column for the device is a ProfileError too.
+    A table without a column for the device has none; its errors are those of `read`.
     """
     source = read_source(path)
     lines = _lines(source.text)
