@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from flopcast_calibration.bench.collectives import agreed, clock, prepare
+from flopcast_calibration.bench.collectives import members, time_collective
 from flopcast_calibration.bench.kernels import (
     Case,
     adam_case,
@@ -29,7 +29,7 @@ from flopcast_calibration.bench.kernels import (
     scenario_shapes,
 )
 from flopcast_calibration.bench.machine import describe
-from flopcast_calibration.bench.timing import Timing, summarise, time_call
+from flopcast_calibration.bench.timing import Timing, time_call
 from flopcast_calibration.measurement import Journal, Measurement
 from flopcast_calibration.measurement import Shape as Measured
 from flopcast_validation.job.configs import Configuration, GptShape
@@ -63,8 +63,6 @@ def tiny(shape: GptShape, depth: int, device: str) -> GptShape:
 _DEPTHS = (1, 5)
 _TINY_MICROBATCHES = 8
 _COPIES = 24
-_SAMPLE_S = 4e-3
-"""A sample of a collective lasts at least this long, so that the ranks' different starts do not count. [s]"""
 _MOST_UPDATED = 2 * 10**8
 """Parameters of the largest update that is timed on a GPU: more of them take as much more time, and memory."""
 
@@ -182,28 +180,16 @@ def measure_collectives(
     """Collectives and sends of groups of the ranks that call this together; the first of them keeps the journal."""
     groups: dict[tuple[int, ...], Any] = {}
     for shape in tasks:
-        size, nodes = int(shape["num_ranks"]), int(shape["num_nodes"])
-        who = (0, per_node) if size == nodes == 2 else tuple(range(size))
+        (who,) = members(shape, per_node)
         if who not in groups:
             groups[who] = dist.new_group(list(who))
         if dist.get_rank() in who:
-            timing = _time_collective(shape, groups[who], device, 0.25 if patience_s else 0.05)
+            group, budget_s = groups[who], 0.25 if patience_s else 0.05
+            timing, _ = time_collective(shape, group, group, dist.get_rank(), device, budget_s)
             if journal is not None:
                 source = f"{dist.get_world_size()} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
                 journal.add(Measurement("collective", shape, *timing, source=source))
         dist.barrier()
-
-
-def _time_collective(shape: Measured, group: Any, device: str, budget_s: float) -> Timing:
-    """The slowest rank's time; a sample is as many calls in a row as make it long enough."""
-    call = prepare(
-        str(shape["operation"]), int(shape["nbytes"]), int(shape["num_ranks"]), group, dist.get_rank(), device
-    )
-    call()
-    once = agreed(group, [clock(call, 2, group, device)], device)[0]
-    inner = max(1, min(50, int(_SAMPLE_S / once)))
-    repeats = max(3, min(20, int(budget_s / (inner * once))))
-    return summarise(agreed(group, [clock(call, inner, group, device) for _ in range(repeats)], device))
 
 
 def host_times(shape: GptShape, cut: Configuration, device: str, here: torch.device, patience_s: float) -> HostTimes:
