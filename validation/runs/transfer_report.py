@@ -15,10 +15,11 @@ import numpy as np
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.anchored import GIVEN, Anchored, after_runs
 from flopcast_validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
-from flopcast_validation.runs.report import WIDE
+from flopcast_validation.runs.report import COLUMNS, WIDE, markdown, share
 from flopcast_validation.runs.score import ErrorSummary, summary_of
 from flopcast_validation.runs.scored import Scored
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet, silent
+from sim.table import rows_table
 from sim.uncertainty import is_unknown, recipe_of
 
 MEAN = "mean over lineages"
@@ -130,17 +131,8 @@ SUMMARY = {
 """Heading -> format of a `Summary`."""
 
 
-def table_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> Any:
-    """A rich table of records by SUMMARY or COVERAGE."""
-    return _rich(list(columns), _formatted(columns, found), left=1)
-
-
-def markdown_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> str:
-    """Records as a Markdown table, by SUMMARY or COVERAGE."""
-    return _markdown(list(columns), _formatted(columns, found))
-
-
-def _formatted(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> list[tuple[str, ...]]:
+def cells_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> list[tuple[str, ...]]:
+    """Rows of records, by SUMMARY or COVERAGE."""
     return [tuple(form.format(each) for form in columns.values()) for each in found]
 
 
@@ -225,13 +217,14 @@ def transfer_table(rows: Sequence[Row], width: int) -> Any:
     """A rich table of them; in a narrow terminal without what matters least."""
     kept = [place for place, head in enumerate(_HEADS) if width >= WIDE or head not in _LEAST]
     lines = [(name[:_NAME_WIDTH], *cells) for name, *cells in _lines(rows)]
-    return _rich([_HEADS[place] for place in kept], [tuple(line[place] for place in kept) for line in lines])
+    rows_ = [tuple(line[place] for place in kept) for line in lines]
+    return rows_table([_HEADS[place] for place in kept], rows_, left=_HEADS[:2], gap=1)
 
 
 def transfer_markdown(rows: Sequence[Row]) -> str:
     """Table in Markdown of the lineages with more than `FEW` runs, and of the means."""
     many = {row.lineage for row in rows if row.errors.count > FEW}
-    return _markdown(_HEADS, _lines([row for row in rows if row.lineage in {MEAN, *many}]))
+    return markdown(_HEADS, _lines([row for row in rows if row.lineage in {MEAN, *many}]))
 
 
 FEW = 8
@@ -247,33 +240,12 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _rich(heads: Sequence[str], lines: Sequence[tuple[str, ...]], left: int = 2) -> Any:
-    """A rich table, its first columns to the left."""
-    from sim.table import plain_table
-
-    table = plain_table(*heads, left=heads[:left], gap=1)
-    for line in lines:
-        table.add_row(*line)
-    return table
-
-
-def _markdown(heads: Sequence[str], lines: Sequence[tuple[str, ...]]) -> str:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |").replace("  ", " ") for row in rows)
-
-
 def _cells(row: Row) -> tuple[str, ...]:
     errors = row.errors
-    return (
-        f"{errors.count}",
-        "" if isnan(row.before) else f"{row.before:.1%}",
-        f"{errors.mean_error:.1%}",
-        f"{errors.bias:+.1%}",
-        f"{errors.coverage:.0%}",
-        f"{errors.half_width:.0%}",
-        "" if errors.tau is None else f"{errors.tau:.2f}",
-        "" if errors.regret is None else f"{errors.regret:.1%}",
+    runs, mean, bias, inside, tau, regret = (
+        COLUMNS[name][0](errors) for name in ("runs", "mean", "bias", "90 %", "tau", "regret")
     )
+    return runs, share(row.before), mean, bias, inside, share(errors.half_width, digits=0), tau, regret
 
 
 class Coverage(NamedTuple):
