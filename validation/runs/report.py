@@ -9,7 +9,7 @@ from typing import Any
 from flopcast_calibration.readers.training_runs import NO_CONVENTION
 from flopcast_validation.runs.score import ErrorSummary
 from flopcast_validation.runs.scored import Scored
-from sim.canvas import write_figure
+from sim.canvas import new_figure, write_figure
 
 
 def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[str, Any]:
@@ -111,13 +111,13 @@ def reading(item: Scored) -> str:
 
 def draw(scored: Sequence[Scored], path: Path) -> None:
     """Predicted against measured step time, and the errors' distribution beside the naive guess's."""
-    import matplotlib.pyplot as plt
     import numpy as np
 
     used = [item for item in scored if item.error is not None and item.step_time_s]
     gpus = sorted({item.run.choices[0].profile.gpu for item in used})
     colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
+    figure = new_figure(11, 4.8)
+    left, right = figure.subplots(1, 2)
     for gpu, colour in zip(gpus, colours, strict=False):
         mine = [item for item in used if item.run.choices[0].profile.gpu == gpu]
         predicted = np.array([item.step_time_s for item in mine], dtype=float)
@@ -139,4 +139,3 @@ def draw(scored: Sequence[Scored], path: Path) -> None:
     right.set_ylim(top=1.25 * right.get_ylim()[1])  # room for the legend
     right.legend(frameon=False)
     write_figure(figure, path, 140)
-    plt.close(figure)
