@@ -7,6 +7,8 @@ src/common.cu; the first releases print times in ms. ROCm/rccl-tests prints the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flopcast_calibration.measurement import Measurement
@@ -187,16 +189,19 @@ def _by_its_rows(run: _Run) -> str | None:
     A gather and an all-to-all reduce nothing and have the same factor, so nothing tells them apart.
     """
     n = len({rank.number for rank in run.ranks})
-    for _, cells in run.rows if n > 2 else ():
-        sides = _sides(run, cells)
-        try:
-            ratio = float(sides["busbw"][0]) / float(sides["algbw"][0])
-        except (KeyError, IndexError, ValueError, ZeroDivisionError):
-            continue
+    for ratio, sides in _ratios(run) if n > 2 else ():
         if sides.get("redop", ["none"])[0] != "none" and float(sides["algbw"][0]) > 1:
             reducing = ("all_reduce", "reduce_scatter")
             return next((name for name in reducing if abs(BUS_FACTOR[name](n) / ratio - 1) < 0.02), None)
     return None
+
+
+def _ratios(run: _Run) -> Iterator[tuple[float, dict[str, list[str]]]]:
+    """Bus bandwidth over algorithm bandwidth, and the cells, of every row that has both."""
+    for _, cells in run.rows:
+        sides = _sides(run, cells)
+        with suppress(KeyError, IndexError, ValueError, ZeroDivisionError):
+            yield float(sides["busbw"][0]) / float(sides["algbw"][0]), sides
 
 
 def _layout(source: Source, run: _Run, operation: str, notes: list[str]) -> Layout:
@@ -213,16 +218,10 @@ def _layout(source: Source, run: _Run, operation: str, notes: list[str]) -> Layo
 
 def _guess(run: _Run, operation: str) -> int:
     """The number of ranks that the ratio of the two bandwidths speaks for, as an example in a message."""
-    for _, cells in reversed(run.rows):
-        try:
-            sides = _sides(run, cells)
-            ratio = float(sides["busbw"][0]) / float(sides["algbw"][0])
-            fits = {n: abs(BUS_FACTOR[operation](n) - ratio) for n in range(2, 1025)}
-        except (KeyError, IndexError, ValueError, ZeroDivisionError):
-            continue
-        best = min(fits, key=lambda n: fits[n])
-        return best if operation not in ("broadcast", "send") else 8
-    return 8
+    *_, (ratio, _) = [(0.0, {}), *_ratios(run)]
+    if not ratio or operation in ("broadcast", "send"):
+        return 8
+    return min(range(2, 1025), key=lambda n: abs(BUS_FACTOR[operation](n) - ratio))
 
 
 def _table(source: Source, run: _Run, operation: str, layout: Layout, notes: list[str]) -> list[Measurement]:
