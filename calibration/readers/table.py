@@ -174,14 +174,10 @@ def _kind(source: Source, header: tuple[str, ...]) -> str | None:
     )
 
 
-def _require_names_once(source: Source, header: tuple[str, ...]) -> None:
+def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Columns:
     twice = [name for name, count in Counter(map(plain, header)).items() if count > 1 and name]
     if twice:
         raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
-
-
-def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Columns:
-    _require_names_once(source, header)
     shapes = {}
     for name in ("gemm", "bmm") if kind == "gemm" else (kind,) if kind else ():
         shapes.update(SHAPES[name])

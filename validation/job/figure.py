@@ -31,8 +31,6 @@ def simulated_bars(row: JobResult) -> tuple[list[Bar], float]:
     """What the engine had each pipeline rank do."""
     timeline = row.timeline
     order = timeline.program.order
-    assert timeline.start is not None
-    assert timeline.end is not None
     bars = [
         (int(rank), str(KINDS[kind]), int(microbatch), int(stage) // order.num_ranks, float(start), float(end))
         for rank, kind, microbatch, stage, start, end in zip(

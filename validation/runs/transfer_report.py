@@ -19,6 +19,7 @@ from flopcast_validation.runs.report import COLUMNS, WIDE, markdown, share
 from flopcast_validation.runs.score import ErrorSummary, summary_of
 from flopcast_validation.runs.scored import Scored
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet, silent
+from sim.report.terminal import grouped
 from sim.table import rows_table
 from sim.uncertainty import is_unknown, recipe_of
 
@@ -97,14 +98,13 @@ def summaries(found: Transfer) -> list[Summary]:
 
 
 def _summary(what: str, pairs: Sequence[tuple[Scored, Scored]]) -> Summary:
-    of: dict[str, list[tuple[float, ...]]] = {}
+    rows = []
     for before, after in pairs:
-        assert after.interval is not None
-        assert after.predicted is not None
         low, high, size = (log(end / after.predicted) for end in (*after.interval, after.run.measured))
         score = high - low + 20.0 * max(0.0, low - size, size - high)
         row = (abs(before.error or 0.0), abs(after.error or 0.0), float(low <= size <= high), score, (high - low) / 2)
-        of.setdefault(lineage_of(after.run.family), []).append(row)
+        rows.append((lineage_of(after.run.family), row))
+    of = grouped(rows)
     means = {lineage: np.mean(rows, axis=0) for lineage, rows in of.items()}
     before, error, inside, score, _ = np.mean(list(means.values()), axis=0).tolist()
     grown = {lineage: float(each[1] - each[0]) for lineage, each in means.items()}
@@ -163,22 +163,13 @@ def rows_of(found: Transfer) -> list[Row]:
     """Rows of the table: by lineage and by what is known, and the means over lineages."""
     rows = []
     for what, items in ((KNOWN, found.known), (DATASHEET, found.datasheet), (NONE, found.unknown)):
-        for lineage, own in _by_lineage(items).items():
+        for lineage, own in grouped((lineage_of(item.run.family), item) for item in items).items():
             rows.append(Row(lineage, what, summary_of("lineage", lineage, own)))
     for count, every in found.after.items():
-        of: dict[str, list[Anchored]] = {}
-        for each in every:
-            of.setdefault(lineage_of(each.after[0].run.family), []).append(each)
+        of = grouped((lineage_of(each.after[0].run.family), each) for each in every)
         rows += [_after(lineage, f"after {_given(count)}", own) for lineage, own in of.items()]
     rows.sort(key=lambda row: row.lineage)
     return rows + _means(rows)
-
-
-def _by_lineage(items: Sequence[Scored]) -> dict[str, list[Scored]]:
-    found: dict[str, list[Scored]] = {}
-    for item in items:
-        found.setdefault(lineage_of(item.run.family), []).append(item)
-    return found
 
 
 def _after(lineage: str, what: str, every: Sequence[Anchored]) -> Row:
@@ -273,10 +264,8 @@ def coverages(found: Transfer) -> list[Coverage]:
         return []
     _, hits = left_out(batches, lambda spreads: after)
     names = ("known framework", "unknown framework", "GPU known by its datasheet") if found.unknown else ("as stated",)
-    classes: dict[str, list[Hit]] = {}
-    for name, of_batch in zip(names, hits, strict=False):
-        for hit in of_batch:
-            classes.setdefault(f"{name}, {recipe_of(_scenario(hit))}", []).append(hit)
+    named = [(name, hit) for name, of_batch in zip(names, hits, strict=False) for hit in of_batch]
+    classes = grouped((f"{name}, {recipe_of(hit.item.scenario)}", hit) for name, hit in named)
     for count, of_batch in zip(counts, hits[len(batches) :], strict=True):
         classes[f"{'unknown framework' if found.unknown else 'as stated'}, after {_given(count)}"] = of_batch
     return [_coverage(name, of) for name, of in sorted(classes.items()) if of]
@@ -292,14 +281,8 @@ def _on_measured(items: Sequence[Scored]) -> list[Scored]:
     return [item for item in items if item.scenario and not item.scenario.profile.provenance.of_datasheet]
 
 
-def _scenario(hit: Hit) -> Any:
-    return hit.item.scenario
-
-
 def _coverage(name: str, hits: Sequence[Hit]) -> Coverage:
-    of: dict[str, list[bool]] = {}
-    for hit in hits:
-        of.setdefault(lineage_left_out(hit.item), []).append(hit.inside)
+    of = grouped((lineage_left_out(hit.item), hit.inside) for hit in hits)
     mean = float(np.mean([np.mean(inside) for inside in of.values()]))
     pooled = float(np.mean([hit.inside for hit in hits]))
     runs = len({hit.item.run.id for hit in hits})

@@ -10,14 +10,17 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flopcast_validation.strategies.intensities import (
+from flopcast_validation.strategies.plans import StrategyBest
+from flopcast_validation.strategies.question import (
+    DOMAIN,
+    FamilyModel,
     data_parallel_intensity,
+    formula_days,
+    gather_intensity,
     needed_intensity,
     pipeline_intensity,
     tensor_intensity,
 )
-from flopcast_validation.strategies.plans import StrategyBest
-from flopcast_validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity
 from sim.canvas import new_figure
 from sim.report.figures import open_panels, place_title, plain_axis
 from sim.report.scaling import notes
@@ -89,7 +92,6 @@ def _time(days: float) -> str:
 
 def _memory(entry: StrategyBest) -> list[RenderableType]:
     """What fills the fullest GPU of a plan."""
-    assert entry.answer is not None
     use = entry.answer.largest.to_dict()
     total, available = use.pop("total"), entry.answer.memory_available_bytes
     state = use["weights"] + use["gradients"] + use["optimizer"]
