@@ -48,7 +48,6 @@ def from_runs(
         if run.choices and gpu in run.gpu and precision in run.precision and stack in (None, run.choices[0].stack.name)
     ]
     print_ = console().print
-    left = [run for run in read if run.skipped]
     if not chosen:
         raise SpecError(f"no run of {runs} is left to fit: {_why_none(read, stack, gpu, precision)}")
     kinds = sorted({(run.choices[0].profile.name, run.choices[0].stack.name) for run in chosen})
@@ -63,7 +62,7 @@ def from_runs(
         rows.append((item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", verdict))
     print_(rows_table(("parameter", "bottom-up", "fitted", "±", ""), rows, left=("parameter", "")))
     count = len({run.family for run in found.runs})
-    not_modelled = len(left) + len(chosen) - len(found.runs)
+    not_modelled = sum(bool(run.skipped) for run in read) + len(chosen) - len(found.runs)
     print_(f"{len(found.runs)} runs of {count} families; {not_modelled} rows of the file are not modelled")
     for what, errors in (("before", found.before), ("fitted", found.errors)):
         print_(f"{what:9} mean absolute error {abs(errors).mean():6.1%}   bias {errors.mean():+6.1%}")

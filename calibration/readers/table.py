@@ -81,6 +81,9 @@ def read(source: Source) -> Log:
     separator = _separator(lines[0][1])
     header = tuple(_cells(lines[0][1], separator))
     kind = _kind(source, header)
+    twice = [name for name, count in Counter(map(plain, header)).items() if count > 1 and name]
+    if twice:
+        raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
     columns = _columns(source, header, kind)
     items = []
     devices = set()
@@ -175,9 +178,6 @@ def _kind(source: Source, header: tuple[str, ...]) -> str | None:
 
 
 def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Columns:
-    twice = [name for name, count in Counter(map(plain, header)).items() if count > 1 and name]
-    if twice:
-        raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
     shapes = {}
     for name in ("gemm", "bmm") if kind == "gemm" else (kind,) if kind else ():
         shapes.update(SHAPES[name])
