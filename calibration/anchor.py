@@ -189,17 +189,15 @@ def _print_moved(print_: Any, found: RunsFit) -> None:
 
 def _moved(found: RunsFit) -> Any:
     """A rich table of the values that moved, most first."""
-    from sim.table import Table
+    from sim.table import rows_table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("parameter", "before", "after", "± (1 sd)", ""):
-        table.add_column(name, justify="left" if name in ("parameter", "") else "right", no_wrap=True)
-    for item in sorted(found.parameters, key=lambda each: -abs(each.value - each.prior) / each.prior_width):
-        if item.moved:
-            table.add_row(
-                item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", "at its bound" * item.at_bound
-            )
-    return table
+    ranked = sorted(found.parameters, key=lambda each: -abs(each.value - each.prior) / each.prior_width)
+    rows = [
+        (item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", "at its bound" * item.at_bound)
+        for item in ranked
+        if item.moved
+    ]
+    return rows_table(("parameter", "before", "after", "± (1 sd)", ""), rows, left=("parameter", ""))
 
 
 def _print_steps(print_: Any, found: RunsFit) -> None:

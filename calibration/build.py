@@ -14,40 +14,33 @@ from functools import partial
 from typing import Any
 
 from flopcast_calibration import points
-from flopcast_calibration.fit import (
-    LARGE_BYTES,
-    LINK_PRIOR,
-    LOOPBACK_PRIOR,
-    NETWORK_PRIOR,
-    P2P_PRIOR,
-    TIMES,
-    TREES,
-    Fit,
+from flopcast_calibration.fit.kernels import (
+    NUMBER_BYTES,
     GemmPoint,
-    Prior,
-    bootstrap,
     bounds_met,
-    drawn_intervals,
-    drawn_to,
-    faster_than_rings,
-    fit_all_reduce,
     fit_attention,
-    fit_copy,
     fit_gemm,
     fit_graph_launch,
-    fit_hidden_share,
     fit_launch,
     fit_max_efficiency,
     fit_memory,
-    fit_network,
-    fit_network_p2p,
-    fit_p2p,
-    fit_shared,
     fit_state,
-    unseen_error,
     with_fitted,
 )
-from flopcast_calibration.fit.kernels import NUMBER_BYTES
+from flopcast_calibration.fit.links import (
+    LINK_PRIOR,
+    LOOPBACK_PRIOR,
+    P2P_PRIOR,
+    TIMES,
+    drawn_to,
+    faster_than_rings,
+    fit_all_reduce,
+    fit_copy,
+    fit_hidden_share,
+    fit_p2p,
+)
+from flopcast_calibration.fit.network import NETWORK_PRIOR, TREES, fit_network, fit_shared
+from flopcast_calibration.fit.solve import LARGE_BYTES, Fit, Prior, bootstrap, drawn_intervals, unseen_error
 from flopcast_calibration.measurement import MeasurementSet
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
@@ -280,8 +273,8 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
     measured = partial(points.collective_points, data, cluster=cluster)
     own = _own_values(draft, measured, fit_one, "", bool(reduces), lambda name: drawn_to(base.of(name), LINK_PRIOR))
     link = link.replace(**reduces, operations=_kept_operations(base, bool(reduces)) | own)
-    fit_sends = partial(fit_p2p, cluster=cluster, nvlink=link)
-    sends = draft.add("send", points.send_points(data, cluster), fit_sends, _LEAST_SENDS, P2P_PRIOR)
+    fit_sends = partial(fit_p2p, link=link, rate=cluster.node.nvlink_bandwidth_bytes_per_s)
+    sends = draft.add("send", measured("send"), fit_sends, _LEAST_SENDS, P2P_PRIOR)
     hidden = draft.add("interference", points.pair_points(data, cluster), fit_hidden_share, 3)
     return link.replace(**sends, **hidden)
 
@@ -316,7 +309,7 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
                 values[name] = min(known, reduces["efficiency"])
     network = network.replace(**values, operations=operations)
     network = _shared(draft, partial(between, together=True), partial(fit_shared, node=node), base, network)
-    sends = _network_sends(draft, data, cluster, network)
+    sends = _network_sends(draft, between, cluster, network)
     if sends and not reduces:
         network = _at_most(network, sends["p2p_efficiency"])
     hidden = draft.add("network interference", points.pair_points(data, cluster, between=True), fit_hidden_share, 3)
@@ -331,14 +324,16 @@ def _at_most(network: LinkParams, share: float) -> LinkParams:
     return network.replace(**{name: min(value, share) for name, value in known.items()})
 
 
-def _network_sends(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, network: LinkParams) -> dict[str, float]:
+def _network_sends(
+    draft: _Draft, between: Callable[..., Sequence[Any]], cluster: ClusterSpec, network: LinkParams
+) -> dict[str, float]:
     """`p2p_efficiency` of many sends at once, as a stage's GPUs send; of one at a time where only that was measured."""
-    fit = partial(fit_network_p2p, network=network)
-    many = points.card_points(data, cluster, together=True)
+    rate = cluster.inter_node_bandwidth_bytes_per_s
+    fit = partial(fit_p2p, link=network, rate=rate, crosses=True)
+    many = between("send", together=True)
     if len(many) >= _LEAST_SENDS:
         return draft.add("network sends", many, fit, _LEAST_SENDS)
-    one = points.card_points(data, cluster, together=False)
-    found = draft.add("network sends", one, fit, _LEAST_SENDS, P2P_PRIOR)
+    found = draft.add("network sends", between("send"), fit, _LEAST_SENDS, P2P_PRIOR)
     if found:
         draft.missing.append("sends between nodes many at a time (one at a time was measured)")
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flopcast_calibration.fit import Draw, Fit, Prior, fit_to
+from flopcast_calibration.fit.solve import Draw, Fit, Prior, fit_to
 from sim.pricing.cells import layer_costs
 from sim.specs import Profile, Scenario, build_scenario
 from sim.specs.yaml12 import load_yaml

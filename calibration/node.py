@@ -110,16 +110,15 @@ def node_of(machine: dict[str, Any]) -> str:
 
 def fitting_nodes(machine: dict[str, Any]) -> list[str]:
     """Node presets whose GPU has the device's name; with as many GPUs as the machine, if that is known."""
-    fitting = [name for name in preset_names("nodes") if _is_it(str(machine.get("device", "")), name)]
+    device, gpus = (
+        str(machine.get("device", "")),
+        {name: load_preset("nodes", name)["gpu"] for name in preset_names("nodes")},
+    )
+    fitting = [name for name, gpu in gpus.items() if _is_called(device, str(load_preset("gpus", gpu)["name"]), name)]
     if len(fitting) > 1 and machine.get("num_gpus"):
         wide = [name for name in fitting if load_preset("nodes", name)["gpus_per_node"] == machine["num_gpus"]]
         fitting = wide or fitting
     return fitting
-
-
-def _is_it(device: str, node: str) -> bool:
-    """Whether a device of this name is the GPU of a node: family, board and memory, as far as both are named."""
-    return _is_called(device, str(load_preset("gpus", load_preset("nodes", node)["gpu"])["name"]), node)
 
 
 def _is_called(device: str, gpu: str, node: str = "") -> bool:

@@ -9,18 +9,9 @@ from typing import cast, get_args
 
 import numpy as np
 
-from flopcast_calibration.fit import (
-    AllReducePoint,
-    AttentionPoint,
-    CardPoint,
-    CopyPoint,
-    GemmPoint,
-    LaunchPoint,
-    MemoryPoint,
-    NetworkPoint,
-    PairPoint,
-    SendPoint,
-)
+from flopcast_calibration.fit.kernels import AttentionPoint, GemmPoint, LaunchPoint, MemoryPoint
+from flopcast_calibration.fit.links import AllReducePoint, CopyPoint, PairPoint
+from flopcast_calibration.fit.network import NetworkPoint
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from sim.costs.compute import STATE_SHARE
 from sim.errors import ProfileError, nearest
@@ -227,11 +218,6 @@ def collective_points(data: MeasurementSet, operation: str, cluster: ClusterSpec
     ]
 
 
-def send_points(data: MeasurementSet, cluster: ClusterSpec) -> list[SendPoint]:
-    """Measured sends inside one NVLink domain."""
-    return [SendPoint(point.nbytes, point.time_s) for point in collective_points(data, "send", cluster)]
-
-
 def network_points(
     data: MeasurementSet, operation: str, cluster: ClusterSpec, *, together: bool = False
 ) -> list[NetworkPoint]:
@@ -245,14 +231,6 @@ def network_points(
                 NetworkPoint(ranks, math.ceil(ranks / domains), rate, item.number("nbytes"), item.time_s, groups)
             )
     return found
-
-
-def card_points(data: MeasurementSet, cluster: ClusterSpec, *, together: bool) -> list[CardPoint]:
-    """Measured sends between NVLink domains: one pair alone, or several at once."""
-    return [
-        CardPoint(point.nbytes, point.network_bytes_per_s, point.time_s, point.groups)
-        for point in network_points(data, "send", cluster, together=together)
-    ]
 
 
 def pair_points(data: MeasurementSet, cluster: ClusterSpec, *, between: bool = False) -> list[PairPoint]:

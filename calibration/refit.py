@@ -16,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flopcast_calibration.fit import AllReducePoint, Fit, GemmPoint, fit_alignment, fit_all_reduce, fit_gemm
+from flopcast_calibration.fit.kernels import GemmPoint, fit_alignment, fit_gemm
+from flopcast_calibration.fit.links import AllReducePoint, fit_all_reduce
+from flopcast_calibration.fit.solve import Fit
 from flopcast_calibration.layer import FACTS, fit_layer, read_layer_points
 from flopcast_calibration.points import gemm_point
 from flopcast_calibration.readers.table import read_each_device

@@ -9,6 +9,7 @@ from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.specs import Scenario
 from sim.specs.base import Spec, file_name, unit_of
+from sim.units import UNIT_NAMES
 
 
 class Effect(NamedTuple):
@@ -43,7 +44,7 @@ def effects(
         for path, value in _numbers(record, section):
             names = path.split(".")
             short = ".".join(map(file_name, names))
-            unit = next((_UNITS[unit] for name in reversed(names) if (unit := unit_of(name))), "")
+            unit = next((UNIT_NAMES[unit] for name in reversed(names) if (unit := unit_of(name))), "")
             say(f"trying {short}")
             try:
                 time_s = estimate(changed(f"{short}={LESS * value!r} {unit}".strip())).step_time_s
@@ -53,7 +54,6 @@ def effects(
     return sorted(found, key=lambda each: -abs(each.change))
 
 
-_UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
 _PARTS = ("gemm", "attention", "memory", "nvlink", "network", "host")
 
 

@@ -17,10 +17,10 @@ from sim.specs.profile import MeasuredRun
 from sim.specs.values import place_of, with_values
 from sim.specs.yaml12 import dump_yaml
 from sim.uncertainty import facts_of, measured_run, shares_of
+from sim.units import UNIT_NAMES
 
 #: Fields that are written though they have their default: fits put values there.
 _SAID = ("exponent", "half_length", "operations", "precisions", "two_domain_trees")
-_UNITS = {"bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "bytes": "B", "flop": "FLOP", "w": "W", "s": "s"}
 
 #: fit -> section of the profile, where their names differ
 _SECTIONS = {
@@ -37,7 +37,7 @@ def _written(name: str, value: Any) -> Any:
     """A value as files write it: with its unit under the short name."""
     if isinstance(value, float):
         unit = unit_of(name)
-        return f"{value:.5g} {_UNITS[unit]}" if unit else float(f"{value:.5g}")
+        return f"{value:.5g} {UNIT_NAMES[unit]}" if unit else float(f"{value:.5g}")
     return value
 
 

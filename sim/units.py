@@ -126,12 +126,13 @@ def show_time(seconds: float, digits: int = 3) -> str:
     return f"{significant(seconds * 1e6, digits)} µs"
 
 
-_NAMES = {"bytes": "B", "bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "flop": "FLOP", "w": "W", "s": "s"}
+UNIT_NAMES = {"bytes": "B", "bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "flop": "FLOP", "w": "W", "s": "s"}
+"""What files call the unit of a field."""
 
 
 def show_bare(value: float, dimension: str, digits: int = 3) -> str:
     """A quantity as a file has it, without decimals that say nothing: show_bare(5.0, "s") == "5 s"."""
-    text = show_time(value, digits) if dimension == "s" and value else show(value, _NAMES[dimension], digits)
+    text = show_time(value, digits) if dimension == "s" and value else show(value, UNIT_NAMES[dimension], digits)
     text = re.sub(r"(\.\d*?)0+(?= )", r"\1", text)
     return re.sub(r"\.(?= )", "", text).replace("hours", "h").replace("days", "d")
 

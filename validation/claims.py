@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,6 +18,7 @@ from sim.errors import FlopcastError
 from sim.files import SCENARIOS
 from sim.network.placement import Group
 from sim.pricing.layouts import cost_model
+from sim.report.terminal import grouped
 from sim.specs.yaml12 import load_yaml
 from sim.traffic.exchanges import step_collectives
 
@@ -174,7 +174,6 @@ def _gathered_gb(answer: Estimate) -> float:
 
 def _days(answer: Estimate) -> float:
     training = answer.scenario.training
-    assert training.tokens is not None
     return training.tokens / answer.tokens_per_s / 86400.0
 
 
@@ -303,9 +302,7 @@ def _group(row: Claim) -> tuple[str, int]:
 
 def out_of_order(rows: Sequence[Claim], least: float = 0.03) -> int:
     """Pairs of schedules, measured more than `least` apart on one model and batch, that are predicted the other way."""
-    groups: dict[tuple[str, int], list[Claim]] = defaultdict(list)
-    for row in rows:
-        groups[_group(row)].append(row)
+    groups = grouped((_group(row), row) for row in rows)
     return sum(
         one.published[0] * (1 + least) < other.published[0] and one.predicted > other.predicted
         for group in groups.values()

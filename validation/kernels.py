@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flopcast_calibration.fit import bounds_met, fit_gemm, gemm_times, with_fitted
-from flopcast_calibration.fit.kernels import NUMBER_BYTES
+from flopcast_calibration.fit.kernels import NUMBER_BYTES, bounds_met, fit_gemm, gemm_times, with_fitted
 from flopcast_calibration.measurement import Measurement
 from flopcast_calibration.node import fitting_nodes, measured_cluster
 from flopcast_calibration.points import gemm_point, precision_of

@@ -67,7 +67,6 @@ def on_tree(scenario: Scenario, tree: str, rails: bool) -> Scenario:
     """The scenario on another tree of switches of 40 ports."""
     full = tree.startswith("full")
     network = scenario.cluster.network
-    assert network is not None
     if full and not rails:  # two nodes' cards on a leaf
         levels = {"leaf": LevelSpec(ports=40, below=2), "spine": LevelSpec(ports=40, below=10), "core": _CORE}
         network = NetworkSpec(levels=levels, rail_optimised=False)

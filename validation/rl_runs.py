@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sim.report.terminal import grouped
 from sim.rl.inference import Inference
 from sim.rl.rollout import batch_time, pool_of
 from sim.rl.samples import Samples, lognormal_lengths
@@ -146,10 +147,7 @@ def _predicted(run: Mapping[str, Any], data: Mapping[str, Any], place: int) -> P
 
 def mean_error(runs: Iterable[Published]) -> float:
     """Mean over sources of the mean absolute error of step times."""
-    by_source: dict[str, list[float]] = {}
-    for run in runs:
-        by_source.setdefault(run.source, []).append(abs(run.error))
-    return mean(mean(errors) for errors in by_source.values())
+    return mean(mean(errors) for errors in grouped((run.source, abs(run.error)) for run in runs).values())
 
 
 def factors(runs: Sequence[Published], inside: float = 0.9) -> tuple[float, float]:
@@ -180,9 +178,7 @@ def view(rates: list[Rate], steps: list[Published]) -> Group:
 
 def _rates(rates: list[Rate]) -> tuple[RenderableType, ...]:
     table = plain_table("engine", "rates", "median", "least", "most")
-    by_engine: dict[str, list[float]] = {}
-    for rate in rates:
-        by_engine.setdefault(rate.engine, []).append(rate.share)
+    by_engine = grouped((rate.engine, rate.share) for rate in rates)
     by_engine["all"] = [rate.share for rate in rates]
     for name, shares in by_engine.items():
         table.add_row(name, str(len(shares)), *(f"{each(shares):.0%}" for each in (median, min, max)))

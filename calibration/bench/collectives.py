@@ -62,7 +62,9 @@ def members(shape: Shape, ranks_per_node: int) -> tuple[tuple[int, ...], ...]:
     return ((0, ranks_per_node),) if size == nodes == 2 else (tuple(range(size)),)
 
 
-def time_collective(shape: Shape, group: Any, crowd: Any, rank: int, device: str) -> tuple[Timing, Shape]:
+def time_collective(
+    shape: Shape, group: Any, crowd: Any, rank: int, device: str, budget_s: float = _BUDGET_S
+) -> tuple[Timing, Shape]:
     """Median over samples of the slowest rank's time; a sample is as many calls in a row as make it long enough.
 
     group, crowd : the ranks that talk to each other, and all that are measured at once.
@@ -71,7 +73,7 @@ def time_collective(shape: Shape, group: Any, crowd: Any, rank: int, device: str
     call()
     once = agreed(crowd, [clock(call, 2, crowd, device)], device)[0]
     inner = max(1, min(50, int(_SAMPLE_S / once)))
-    repeats = max(3, min(20, int(_BUDGET_S / (inner * once))))
+    repeats = max(3, min(20, int(budget_s / (inner * once))))
     samples = [clock(call, inner, crowd, device) for _ in range(repeats)]
     return summarise(agreed(crowd, samples, device)), {}
 

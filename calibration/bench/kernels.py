@@ -175,72 +175,41 @@ def _recurrent_call(kernel: str, q: Any, k: Any, v: Any, gate: Any) -> Call:
     return lambda: carried(q, k, v, gate, share, use_qk_l2norm_in_kernel=True)[0]
 
 
-#: operation -> (bytes moved per element and byte of width, how to run it on x [rows, hidden])
-MEMORY_OPERATIONS: dict[str, tuple[float, Callable[[Any], Call]]] = {}
+#: operation -> bytes moved per element and byte of width
+MEMORY_OPERATIONS = {"copy": 2, "add": 3, "norm": 2, "softmax": 2, "gelu": 2, "dropout": 2.5}
 
 
-def _memory(name: str, passes: float) -> Callable[[Callable[[Any], Call]], Callable[[Any], Call]]:
-    def register(make: Callable[[Any], Call]) -> Callable[[Any], Call]:
-        MEMORY_OPERATIONS[name] = (passes, make)
-        return make
-
-    return register
-
-
-@_memory("copy", 2)
-def _copy(x: Any) -> Call:
-    y = x.clone()
-    return lambda: y.copy_(x)
-
-
-@_memory("add", 3)
-def _add(x: Any) -> Call:
+def _memory_call(operation: str, x: Any) -> Call:
+    """A memory-bound operation on x [rows, hidden]."""
     import torch
+    from torch.nn import functional
 
-    y, out = x.clone(), x.clone()
-    return lambda: torch.add(x, y, out=out)
-
-
-@_memory("norm", 2)
-def _norm(x: Any) -> Call:
-    import torch
-
-    weight = torch.ones(x.shape[-1], device=x.device, dtype=x.dtype)
-    return lambda: torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, weight)
-
-
-@_memory("softmax", 2)
-def _softmax(x: Any) -> Call:
-    return lambda: x.softmax(-1)
-
-
-@_memory("gelu", 2)
-def _gelu(x: Any) -> Call:
-    import torch
-
-    return lambda: torch.nn.functional.gelu(x, approximate="tanh")
-
-
-@_memory("dropout", 2.5)
-def _dropout(x: Any) -> Call:
-    import torch
-
-    return lambda: torch.nn.functional.dropout(x, 0.1, training=True)
+    match operation:
+        case "copy":
+            y = x.clone()
+            return lambda: y.copy_(x)
+        case "add":
+            y, out = x.clone(), x.clone()
+            return lambda: torch.add(x, y, out=out)
+        case "norm":
+            weight = torch.ones(x.shape[-1], device=x.device, dtype=x.dtype)
+            return lambda: functional.layer_norm(x, (x.shape[-1],), weight, weight)
+        case "softmax":
+            return lambda: x.softmax(-1)
+        case "gelu":
+            return lambda: functional.gelu(x, approximate="tanh")
+    return lambda: functional.dropout(x, 0.1, training=True)
 
 
 def memory_case(operation: str, rows: int, hidden: int, dtype: str) -> Case:
     """A memory-bound operation on `rows` × `hidden` elements."""
-    passes, make = MEMORY_OPERATIONS[operation]
-    width = WIDTH[dtype]
-    shape: Shape = {
-        "operation": operation,
-        "rows": rows,
-        "hidden": hidden,
-        "dtype": dtype,
-        "nbytes": passes * width * rows * hidden,
-    }
-    moved = passes * width * rows * hidden
-    return Case("memory", shape, lambda device: make(random_tensor(device, dtype, rows, hidden)), moved, "graph")
+    moved = MEMORY_OPERATIONS[operation] * WIDTH[dtype] * rows * hidden
+    shape: Shape = {"operation": operation, "rows": rows, "hidden": hidden, "dtype": dtype, "nbytes": moved}
+
+    def prepare(device: str) -> Call:
+        return _memory_call(operation, random_tensor(device, dtype, rows, hidden))
+
+    return Case("memory", shape, prepare, moved, "graph")
 
 
 def adam_case(params: int) -> Case:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,8 @@ def _measure_all(
     """Every task in turn; what rank 0 keeps in the journal is what all ranks agree on."""
     import torch.distributed as dist
 
-    groups = _Groups()
+    # Groups of ranks are made when they are first needed, one for each algorithm that NCCL is asked for.
+    group_of = cache(lambda who, algorithm: dist.new_group(list(who), timeout=_LIMIT))
     unable: dict[str, str] = {}
     for kind, shape in tasks:
         algorithm = str(shape.get("algorithm", ""))
@@ -227,7 +229,7 @@ def _measure_all(
         if journal is not None:
             journal.begin(kind, shape)
         begin = time.monotonic()
-        timing, error = _one(kind, shape, job, device, groups)
+        timing, error = _one(kind, shape, job, device, group_of)
         errors: list[str | None] = [None] * job.world
         dist.all_gather_object(errors, error, group=control)
         error = next((text for text in errors if text), None)
@@ -244,16 +246,18 @@ def _measure_all(
         advance()
 
 
-def _one(kind: str, shape: Shape, job: Job, device: str, groups: _Groups) -> tuple[Any, str | None]:
+def _one(
+    kind: str, shape: Shape, job: Job, device: str, group_of: Callable[[tuple[int, ...], str], Any]
+) -> tuple[Any, str | None]:
     """Take part in one measurement: what came out, and what went wrong on this rank."""
     together = members(shape, job.ranks_per_node)
     everyone = tuple(sorted(rank for who in together for rank in who))
     algorithm = str(shape.get("algorithm", ""))
     mine: Any = None
     for who in together:  # every rank makes every group, in the same order
-        made = groups.of(who, algorithm)
+        made = group_of(who, algorithm)
         mine = made if job.rank in who else mine
-    crowd = groups.of(everyone, "")
+    crowd = group_of(everyone, "")
     if mine is None:
         return None, None
     if algorithm:
@@ -264,22 +268,6 @@ def _one(kind: str, shape: Shape, job: Job, device: str, groups: _Groups) -> tup
         return None, reason_of(error)
     finally:
         os.environ.pop("NCCL_ALGO", None)
-
-
-class _Groups:
-    """Groups of ranks, made when they are first needed."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[tuple[int, ...], str], Any] = {}
-
-    def of(self, who: tuple[int, ...], algorithm: str) -> Any:
-        """The group of these ranks, one for each algorithm that NCCL is asked for."""
-        import torch.distributed as dist
-
-        key = (who, algorithm)
-        if key not in self._made:
-            self._made[key] = dist.new_group(list(who), timeout=_LIMIT)
-        return self._made[key]
 
 
 def reason_of(error: Exception) -> str:

@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from flopcast_calibration.bench.collectives import collective_shapes
@@ -100,14 +100,14 @@ def run_suite(
             for turn in range(1, TURNS + 1):
                 cases_left = [case for case in cases if journal.lacks(case.kind, case.shape, turn)]
                 tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
-                progress = _Progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
+                step = _progress(report, len(cases_left) + len(tasks_left), "" if turn == 1 else " again")
                 for case in cases_left:
                     if time.monotonic() > end:
                         break
                     _measure(case, device, journal, telemetry)
-                    progress.step(case.kind)
+                    step(case.kind)
                 release(device)
-                run_tasks(journal, device, tasks_left, num_ranks, partial(progress.step, "several ranks"))
+                run_tasks(journal, device, tasks_left, num_ranks, partial(step, "several ranks"))
     except KeyboardInterrupt:
         journal.interrupted()
         raise
@@ -124,19 +124,10 @@ def small_first(cases: list[Case]) -> list[Case]:
     return [case for _, case in sorted(shares, key=lambda pair: pair[0])]
 
 
-@dataclass(slots=True)
-class _Progress:
-    """How far a turn of the suite is."""
-
-    report: Report
-    total: int
-    suffix: str
-    done: int = 0
-
-    def step(self, what: str) -> None:
-        """One more measurement is taken."""
-        self.done += 1
-        self.report(what + self.suffix, self.done, self.total)
+def _progress(report: Report, total: int, suffix: str) -> Callable[[str], None]:
+    """What is told of every measurement of a turn that is taken."""
+    done = count(1)
+    return lambda what: report(what + suffix, next(done), total)
 
 
 def _rank_tasks(device: str, quick: bool, ranks: int | None) -> list[Task]:

@@ -12,8 +12,6 @@ from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_
 from sim.errors import ProfileError
 from sim.units import show_time
 
-#: Measurements of shipped profiles.
-
 
 def show(
     profile: Annotated[str, typer.Argument(help="A profile's YAML file, or the name of a shipped one.")],
@@ -71,12 +69,11 @@ def compare(
     second: Annotated[str, typer.Argument(help="Another.")],
 ) -> None:
     """Two profiles side by side."""
-    from sim.table import Table
+    from sim.table import plain_table
 
     left, right = read_profile(first), read_profile(second)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("field", left.name, right.name, "change"):
-        table.add_column(name, justify="left" if name == "field" else "right")
+    headings = ("field", left.name, right.name, "change")
+    table = plain_table(*headings, left=headings[:1], wrap=headings)
     for section in ("gemm", "attention", "memory", "nvlink", "network", "host"):
         pair = [getattr(record, section).model_dump() for record in (left, right)]
         for field, value in pair[0].items():

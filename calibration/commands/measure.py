@@ -81,7 +81,7 @@ def run(
     if data is not None:
         for line in _failures(data):
             typer.secho(f"could not be measured: {line}", err=True)
-        _fit(data, out, raw, _asked(data.machine, node, network, base), draws, force)
+        _write(_fitted(data, out, _asked(data.machine, node, network, base), draws, force), out, raw)
 
 
 def fit(
@@ -161,11 +161,6 @@ def _failures(data: Any) -> list[str]:
         (item.kind, item.shape.get("algorithm") or item.shape.get("dtype", ""), item.reason) for item in data.failures
     )
     return [f"{count} {kind} {what}: {reason}".replace(" :", ":") for (kind, what, reason), count in counts.items()]
-
-
-def _fit(data: Any, out: Path, raw: Path, asked: tuple[Any, Any], draws: int, force: bool) -> None:
-    """Fit, write, and say what came of it."""
-    _write(_fitted(data, out, asked, draws, force), out, raw)
 
 
 def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: bool) -> Any:

@@ -34,7 +34,7 @@ def from_runs(
     from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
     from flopcast_calibration.write import write_runs_profile
     from sim.commands.progress import spinner
-    from sim.table import Table
+    from sim.table import rows_table
 
     check_out(out)
     names = parameters_named(parameter)
@@ -48,7 +48,6 @@ def from_runs(
         if run.choices and gpu in run.gpu and precision in run.precision and stack in (None, run.choices[0].stack.name)
     ]
     print_ = console().print
-    left = [run for run in read if run.skipped]
     if not chosen:
         raise SpecError(f"no run of {runs} is left to fit: {_why_none(read, stack, gpu, precision)}")
     kinds = sorted({(run.choices[0].profile.name, run.choices[0].stack.name) for run in chosen})
@@ -57,15 +56,13 @@ def from_runs(
         raise SpecError(f"runs of several kinds cannot share one fit: {listed}; choose with --stack and --gpu")
     with spinner("fitting") as say:
         found = fit_runs(chosen, names, progress=say)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("parameter", "bottom-up", "fitted", "±", ""):
-        table.add_column(name, justify="left" if name in ("parameter", "") else "right", no_wrap=True)
+    rows = []
     for item in found.parameters:
         verdict = "" if item.identified else "not identified"
-        table.add_row(item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", verdict)
-    print_(table)
+        rows.append((item.name, f"{item.prior:.4g}", f"{item.value:.4g}", f"{item.width:.2g}", verdict))
+    print_(rows_table(("parameter", "bottom-up", "fitted", "±", ""), rows, left=("parameter", "")))
     count = len({run.family for run in found.runs})
-    not_modelled = len(left) + len(chosen) - len(found.runs)
+    not_modelled = sum(bool(run.skipped) for run in read) + len(chosen) - len(found.runs)
     print_(f"{len(found.runs)} runs of {count} families; {not_modelled} rows of the file are not modelled")
     for what, errors in (("before", found.before), ("fitted", found.errors)):
         print_(f"{what:9} mean absolute error {abs(errors).mean():6.1%}   bias {errors.mean():+6.1%}")

@@ -98,26 +98,29 @@ def fit_gemm(
     fixed: large multiplies do not identify them. `alignment` holds the bounds by name, with the rates that these are
     drawn to; those of `fitted` (`bounds_met`) are parameters too, the others keep theirs.
     """
-    (time,) = columns(points, "time_s")
     start = {name: draw.value for name, draw in GEMM_PRIOR.items()}
-    start_gemm = GemmParams(**start, kernel_floor_s=kernel_floor_s, alignment=dict(alignment or {}))
-
-    def predict(params: dict[str, float]) -> np.ndarray:
-        return gemm_times(points, gpu, precision, with_fitted(start_gemm, params), memory_efficiency)
-
-    return fit_to(predict, time, GEMM_PRIOR | _rates_prior(start_gemm, fitted))
+    gemm = GemmParams(**start, kernel_floor_s=kernel_floor_s, alignment=dict(alignment or {}))
+    return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, GEMM_PRIOR | _rates_prior(gemm, fitted))
 
 
 def fit_alignment(
     points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
 ) -> Fit:
     """Rates of the bounds of `gemm` that unaligned multiplies meet; all else stays."""
+    prior = _rates_prior(gemm, bounds_met(points, NUMBER_BYTES[precision], gemm.alignment))
+    return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, prior)
+
+
+def _fit_multiplies(
+    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float, prior: Prior
+) -> Fit:
+    """The parameters of a prior from measured multiplies, all else as in `gemm`."""
     (time,) = columns(points, "time_s")
 
     def predict(params: dict[str, float]) -> np.ndarray:
         return gemm_times(points, gpu, precision, with_fitted(gemm, params), memory_efficiency)
 
-    return fit_to(predict, time, _rates_prior(gemm, bounds_met(points, NUMBER_BYTES[precision], gemm.alignment)))
+    return fit_to(predict, time, prior)
 
 
 def _rates_prior(gemm: GemmParams, fitted: Collection[str]) -> Prior:
@@ -167,12 +170,8 @@ def fit_max_efficiency(
     points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
 ) -> Fit:
     """`max_efficiency` of multiplies in another precision, whose tiles and waves are those of `gemm`."""
-    (time,) = columns(points, "time_s")
-
-    def predict(params: dict[str, float]) -> np.ndarray:
-        return gemm_times(points, gpu, precision, gemm.model_copy(update=params), memory_efficiency)
-
-    return fit_to(predict, time, {"max_efficiency": GEMM_PRIOR["max_efficiency"]})
+    prior = {"max_efficiency": GEMM_PRIOR["max_efficiency"]}
+    return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, prior)
 
 
 def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:

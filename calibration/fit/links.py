@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
+from sim.arrays import Number
 from sim.costs.collectives import COLLECTIVES, Fabric, all_to_all, send
 from sim.network.placement import Group, nvlink_shares
 from sim.specs import ClusterSpec
@@ -31,6 +33,7 @@ LOOPBACK_PRIOR: Prior = {
 #: What switches that add reach (NVLS).
 IN_SWITCH_SHARE: Prior = {"in_switch_efficiency": Draw(0.55, 0.2, 0.02, 1.0)}
 P2P_PRIOR: Prior = {"p2p_efficiency": Draw(0.8, 0.2, 0.02, 1.0), "latency_s": Draw(2e-5, 2e-5, 1e-6, 5e-3)}
+NETWORK_LATENCY: Prior = {"latency_s": Draw(2e-5, 10.0, 1e-6, 1e-1, log=True)}
 HIDDEN_PRIOR: Prior = {"hidden_share": Draw(0.6, 0.3, 0.01, 1.0)}
 COPY_PRIOR: Prior = {
     "to_device_bytes_per_s": Draw(2.5e10, 2.5e10, 1e8, 1e12),
@@ -54,17 +57,9 @@ TIMES = {**COLLECTIVES, "all_to_all": all_to_all}
 
 @dataclass(frozen=True, slots=True)
 class AllReducePoint:
-    """One measured all-reduce over `num_ranks` GPUs of one NVLink domain. [bytes, s]"""
+    """One measured all-reduce, another collective or a send, over `num_ranks` GPUs of one NVLink domain. [bytes, s]"""
 
     num_ranks: int
-    nbytes: float
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SendPoint:
-    """One measured send between two GPUs of one NVLink domain. [bytes, s]"""
-
     nbytes: float
     time_s: float
 
@@ -119,21 +114,26 @@ def faster_than_rings(points: Sequence[AllReducePoint], link_bytes_per_s: float)
     return any(nbytes > link_bytes_per_s * seconds for nbytes, seconds in moved)
 
 
-def fit_p2p(points: Sequence[SendPoint], cluster: ClusterSpec, nvlink: LinkParams, prior: Prior = P2P_PRIOR) -> Fit:
-    """`p2p_efficiency` from measured sends inside a node.
+def fit_p2p(
+    points: Sequence[Any], link: LinkParams, rate: Number, prior: Prior = P2P_PRIOR, *, crosses: bool = False
+) -> Fit:
+    """`p2p_efficiency` of a link from measured sends.
 
     A send's own latency is fitted with it, so that small messages do not spoil the bandwidth; the residuals are those
     of `sim.costs.collectives.send`, which takes the latency of collectives.
+
+    rate : of the link. [bytes/s]
+    crosses : whether the link is the network, whose latency is uncertain by orders of magnitude, and not NVLink.
     """
     nbytes, time = columns(points, "nbytes", "time_s")
-    peak = cluster.node.nvlink_bandwidth_bytes_per_s
+    prior = prior | NETWORK_LATENCY if crosses else prior
 
     def predict(params: dict[str, float]) -> np.ndarray:
-        return np.asarray(params["latency_s"] + nbytes / (params["p2p_efficiency"] * peak))
+        return np.asarray(params["latency_s"] + nbytes / (params["p2p_efficiency"] * rate))
 
     found = {"p2p_efficiency": fit_to(predict, time, prior).params["p2p_efficiency"]}
-    link = nvlink.model_copy(update=found)
-    return Fit(found, np.log(np.asarray(send(nbytes, False, Fabric(link, link, peak, 1.0))) / time))
+    fitted = link.model_copy(update=found)
+    return Fit(found, np.log(np.asarray(send(nbytes, crosses, Fabric(fitted, fitted, rate, rate))) / time))
 
 
 def fit_copy(points: Sequence[CopyPoint]) -> Fit:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flopcast_calibration.fit.links import IN_SWITCH_SHARE, P2P_PRIOR, TIMES
+from flopcast_calibration.fit.links import IN_SWITCH_SHARE, TIMES
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
-from sim.costs.collectives import Fabric, in_switch_all_reduce, send
+from sim.costs.collectives import Fabric, in_switch_all_reduce
 from sim.network.placement import Group
 from sim.specs import NodeSpec, Profile
 from sim.specs.profile import LinkParams
@@ -37,7 +37,7 @@ SHARED_PRIOR: Prior = {"shared_efficiency": Draw(0.6, 0.3, 0.02, 1.0)}
 
 @dataclass(frozen=True, slots=True)
 class NetworkPoint:
-    """One measured collective over NVLink domains with `per_domain` GPUs each.
+    """One measured collective or send over NVLink domains with `per_domain` GPUs each.
 
     network_bytes_per_s : per GPU and direction. [bytes/s]
     nbytes, time_s : [bytes, s]
@@ -55,16 +55,6 @@ class NetworkPoint:
     def num_domains(self) -> float:
         """NVLink domains it spans."""
         return float(Group(self.num_ranks, self.per_domain).num_domains)
-
-
-@dataclass(frozen=True, slots=True)
-class CardPoint:
-    """One measured send from a GPU to one of another domain, of `groups` that ran at once. [bytes, s]"""
-
-    nbytes: float
-    network_bytes_per_s: float
-    time_s: float
-    groups: int = 1
 
 
 def fit_network(
@@ -168,19 +158,6 @@ def fit_shared(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile,
         return np.asarray(TIMES[operation](nbytes, group, fabric))
 
     return fit_to(predict, time, {"shared_efficiency": prior})
-
-
-def fit_network_p2p(points: Sequence[CardPoint], network: LinkParams, prior: Prior = P2P_PRIOR) -> Fit:
-    """The network's `p2p_efficiency` from measured sends between domains; the latency is fitted beside it and left."""
-    nbytes, rate, time = columns(points, "nbytes", "network_bytes_per_s", "time_s")
-
-    def predict(params: dict[str, float]) -> np.ndarray:
-        return np.asarray(params["latency_s"] + nbytes / (params["p2p_efficiency"] * rate))
-
-    latency = {"latency_s": Draw(2e-5, 10.0, 1e-6, 1e-1, log=True)}
-    found = {"p2p_efficiency": fit_to(predict, time, prior | latency).params["p2p_efficiency"]}
-    fabric = Fabric(network, network.model_copy(update=found), 1.0, rate)
-    return Fit(found, np.log(np.asarray(send(nbytes, True, fabric)) / time))
 
 
 def _one_group(network: LinkParams, values: dict[str, float | bool]) -> LinkParams:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flopcast_calibration.measurement import read_journal
 from flopcast_calibration.readers import (
-    kineto_measurements,
+    kineto,
     mamf_finder,
     nccl_tests,
     nccl_tests_json,
@@ -109,8 +109,8 @@ def _read_json(source: Source) -> Log:
     except ValueError as error:
         whole = "a whole profiler trace" if '"traceEvents"' in source.text else "whole JSON"
         raise ProfileError(f"{source.path} is not {whole}: {error}; was the file cut off?") from None
-    if kineto_measurements.looks_like(data):
-        return kineto_measurements.read(source, data)
+    if kineto.looks_like(data):
+        return kineto.read(source, data)
     if nccl_tests_json.looks_like(data):
         return nccl_tests_json.read_json(source, data)
     names = f"with {', '.join(map(repr, list(data)[:5]))}" if isinstance(data, dict) else "a list"

@@ -7,8 +7,9 @@ src/common.cu; the first releases print times in ms. ROCm/rccl-tests prints the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from flopcast_calibration.measurement import Measurement
 from flopcast_calibration.readers.collective_names import (
@@ -20,7 +21,7 @@ from flopcast_calibration.readers.collective_names import (
     measured,
     names_in,
 )
-from flopcast_calibration.readers.log import Log, Source, listed, read_source
+from flopcast_calibration.readers.log import Log, Source, listed
 from flopcast_calibration.readers.prefixes import without_prefix
 from flopcast_calibration.readers.rank_list import Rank, device_of, layout_of, rank_of
 from sim.errors import ProfileError
@@ -60,20 +61,6 @@ class _Run:
 def looks_like(text: str) -> bool:
     """Whether a text is of nccl-tests."""
     return _MARKS.search(text) is not None
-
-
-def read_nccl_tests(path: Path, operation: str | None = None, num_ranks: int | None = None) -> list[Measurement]:
-    """Read the output of an nccl-tests program: its standard output, or the file it wrote with -J.
-
-    `operation` (all_reduce, all_gather, …) is needed where neither file nor file name says it, `num_ranks` where the
-    file does not list the ranks. A ProfileError names the line that is wrong: cut off, not a number, a failed check, or
-    bandwidths that contradict the time.
-    """
-    from flopcast_calibration.readers.nccl_tests_json import read_json
-
-    source = read_source(path, operation, num_ranks)
-    log = read_json(source) if source.text.lstrip()[0] in "{[" else read(source)
-    return list(log.measurements)
 
 
 def read(source: Source) -> Log:
@@ -202,16 +189,19 @@ def _by_its_rows(run: _Run) -> str | None:
     A gather and an all-to-all reduce nothing and have the same factor, so nothing tells them apart.
     """
     n = len({rank.number for rank in run.ranks})
-    for _, cells in run.rows if n > 2 else ():
-        sides = _sides(run, cells)
-        try:
-            ratio = float(sides["busbw"][0]) / float(sides["algbw"][0])
-        except (KeyError, IndexError, ValueError, ZeroDivisionError):
-            continue
+    for ratio, sides in _ratios(run) if n > 2 else ():
         if sides.get("redop", ["none"])[0] != "none" and float(sides["algbw"][0]) > 1:
             reducing = ("all_reduce", "reduce_scatter")
             return next((name for name in reducing if abs(BUS_FACTOR[name](n) / ratio - 1) < 0.02), None)
     return None
+
+
+def _ratios(run: _Run) -> Iterator[tuple[float, dict[str, list[str]]]]:
+    """Bus bandwidth over algorithm bandwidth, and the cells, of every row that has both."""
+    for _, cells in run.rows:
+        sides = _sides(run, cells)
+        with suppress(KeyError, IndexError, ValueError, ZeroDivisionError):
+            yield float(sides["busbw"][0]) / float(sides["algbw"][0]), sides
 
 
 def _layout(source: Source, run: _Run, operation: str, notes: list[str]) -> Layout:
@@ -228,16 +218,10 @@ def _layout(source: Source, run: _Run, operation: str, notes: list[str]) -> Layo
 
 def _guess(run: _Run, operation: str) -> int:
     """The number of ranks that the ratio of the two bandwidths speaks for, as an example in a message."""
-    for _, cells in reversed(run.rows):
-        try:
-            sides = _sides(run, cells)
-            ratio = float(sides["busbw"][0]) / float(sides["algbw"][0])
-            fits = {n: abs(BUS_FACTOR[operation](n) - ratio) for n in range(2, 1025)}
-        except (KeyError, IndexError, ValueError, ZeroDivisionError):
-            continue
-        best = min(fits, key=lambda n: fits[n])
-        return best if operation not in ("broadcast", "send") else 8
-    return 8
+    *_, (ratio, _) = [(0.0, {}), *_ratios(run)]
+    if not ratio or operation in ("broadcast", "send"):
+        return 8
+    return min(range(2, 1025), key=lambda n: abs(BUS_FACTOR[operation](n) - ratio))
 
 
 def _table(source: Source, run: _Run, operation: str, layout: Layout, notes: list[str]) -> list[Measurement]:

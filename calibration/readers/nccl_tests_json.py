@@ -6,7 +6,6 @@ in µs, bandwidths in GB/s.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from flopcast_calibration.measurement import Measurement
@@ -42,17 +41,10 @@ def _layout(source: Source, ranks: list[Rank]) -> tuple[Layout, list[str]]:
     return layout, notes
 
 
-def read_json(source: Source, data: Any = None) -> Log:
+def read_json(source: Source, data: Any) -> Log:
     """Read either."""
-    if data is None:
-        try:
-            data = json.loads(source.text)
-        except ValueError as error:
-            raise ProfileError(f"{source.path} is not whole JSON: {error}; was the file cut off?") from None
     if isinstance(data, list):
         return _rccl(source, data)
-    if not isinstance(data, dict):
-        raise ProfileError(f"{source.path} is not a result file of nccl-tests (-J)")
     config = data.get("config") if isinstance(data.get("config"), dict) else {}
     results = data.get("results") if isinstance(data.get("results"), list) else []
     operation = _operation(source, data)

@@ -44,14 +44,6 @@ class _Columns:
     unread: tuple[int, ...]
 
 
-def read_table(path: Path) -> list[Measurement]:
-    """Read a table of measurements.
-
-    A ProfileError names the column that is missing, or the line whose value is wrong.
-    """
-    return list(read(read_source(path)).measurements)
-
-
 def looks_like(text: str) -> bool:
     """Whether a text begins with a table's header that says what a row is."""
     lines = _lines(text)
@@ -89,6 +81,9 @@ def read(source: Source) -> Log:
     separator = _separator(lines[0][1])
     header = tuple(_cells(lines[0][1], separator))
     kind = _kind(source, header)
+    twice = [name for name, count in Counter(map(plain, header)).items() if count > 1 and name]
+    if twice:
+        raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
     columns = _columns(source, header, kind)
     items = []
     devices = set()
@@ -119,7 +114,7 @@ def read(source: Source) -> Log:
 def read_each_device(path: Path) -> dict[str, Log]:
     """A table's rows by the device that they were measured on, as `read` reads those of one.
 
-    Its errors are those of `read_table`; a table without a column for the device is a ProfileError too.
+    A table without a column for the device has none; its errors are those of `read`.
     """
     source = read_source(path)
     lines = _lines(source.text)
@@ -182,14 +177,7 @@ def _kind(source: Source, header: tuple[str, ...]) -> str | None:
     )
 
 
-def _require_names_once(source: Source, header: tuple[str, ...]) -> None:
-    twice = [name for name, count in Counter(map(plain, header)).items() if count > 1 and name]
-    if twice:
-        raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
-
-
 def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Columns:
-    _require_names_once(source, header)
     shapes = {}
     for name in ("gemm", "bmm") if kind == "gemm" else (kind,) if kind else ():
         shapes.update(SHAPES[name])

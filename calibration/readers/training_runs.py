@@ -20,10 +20,11 @@ from flopcast_calibration.readers.families import family_of, sweep_of
 from flopcast_calibration.readers.open_fields import MemorySaving, Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.files import MEASUREMENTS, read_text
-from sim.specs import Profile, Scenario, load_preset
+from sim.specs import Profile, Scenario
 from sim.specs.frameworks import halves_attention
+from sim.specs.loading import resolve
 from sim.specs.presets import NAME as DATASHEET
-from sim.specs.presets import load_file_as_preset, split_profile
+from sim.specs.presets import split_profile
 from sim.work.sums import causal_flop, hardware_flop, model_flop, total_params
 
 SIZES = ("layers", "hidden", "heads")
@@ -227,11 +228,9 @@ def read_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
 
 def _profile(name: str) -> dict[str, Any]:
     """A profile's data by name or YAML file, once it is known to be sound."""
-    file = name.endswith((".yaml", ".yml"))
-    if name == DATASHEET:
-        return {"preset": name}
-    data = load_file_as_preset(Path(name)) if file else load_preset("profiles", name)
-    Profile.read(split_profile(data)[0], f"profile {name}")
+    data: dict[str, Any] = resolve(name, "profile")
+    if name != DATASHEET:
+        Profile.read(split_profile(data)[0], f"profile {name}")
     return data
 
 

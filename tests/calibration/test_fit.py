@@ -8,15 +8,8 @@ import pytest
 
 from flopcast_calibration import points, refit
 from flopcast_calibration.build import calibrate
-from flopcast_calibration.fit import (
-    AllReducePoint,
-    GemmPoint,
-    bounds_met,
-    fit_all_reduce,
-    fit_gemm,
-    fit_state,
-    gemm_times,
-)
+from flopcast_calibration.fit.kernels import GemmPoint, bounds_met, fit_gemm, fit_state, gemm_times
+from flopcast_calibration.fit.links import AllReducePoint, fit_all_reduce
 from flopcast_calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
 from flopcast_calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce

@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.build import calibrate, left_out
-from flopcast_calibration.fit import (
+from flopcast_calibration.fit.kernels import LaunchPoint, fit_launch
+from flopcast_calibration.fit.links import (
     AllReducePoint,
-    LaunchPoint,
     PairPoint,
-    SendPoint,
-    bootstrap,
     drawn_to,
     fit_all_reduce,
     fit_hidden_share,
-    fit_launch,
     fit_p2p,
 )
+from flopcast_calibration.fit.solve import bootstrap
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
@@ -55,7 +53,11 @@ def test_p2p_efficiency_is_the_bandwidth_of_large_sends_whatever_small_ones_cost
     nbytes = 2.0 ** np.arange(10, 31)
     fabric = Fabric(link, link, NODE.node.nvlink_bandwidth_bytes_per_s, 1.0)
     times = noisy(send(nbytes, False, fabric) + 3e-5)  # a latency that all-reduces do not have
-    found = fit_p2p([SendPoint(*row) for row in zip(nbytes, times, strict=True)], NODE, link)
+    found = fit_p2p(
+        [AllReducePoint(2, *row) for row in zip(nbytes, times, strict=True)],
+        link,
+        NODE.node.nvlink_bandwidth_bytes_per_s,
+    )
     assert found.params["p2p_efficiency"] == pytest.approx(0.63, rel=0.03)
     assert found.median_error > 0.1  # the simulator's own formula misses that latency, and says so
 

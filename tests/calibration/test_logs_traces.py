@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from flopcast_calibration.readers import kernel_times, read_measurements
+from flopcast_calibration.readers import read_measurements
 from sim.errors import ProfileError
 
 
@@ -120,33 +120,3 @@ def test_nodes_are_told_from_the_groups_ranks(read):
 def test_hostile_traces(read, events, says):
     with pytest.raises(ProfileError, match=says):
         read(events)
-
-
-EVENTS = [
-    {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration}
-    for name, start, duration, category in (
-        ("ampere_bf16_s16816gemm_bf16_128x256", 0, 100, "kernel"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 50, 100, "kernel"), ("flash_fwd_kernel", 200, 30, "kernel"),
-        ("vectorized_elementwise_kernel", 230, 10, "kernel"), ("Memcpy HtoD", 240, 5, "gpu_memcpy"),
-        ("aten::mm", 0, 1000, "cpu_op"),
-    )
-]  # fmt: skip
-
-
-def test_seconds_of_kernels_by_category(tmp_path):
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(json.dumps({"traceEvents": EVENTS}).encode()))
-    times = kernel_times(path)
-    assert times.by_category["matmul"] == times.by_category["collective"] == pytest.approx(100e-6)
-    assert times.kernels == {"matmul": 1, "collective": 1, "attention": 1, "elementwise": 1, "copy": 1}
-    assert times.span_s == pytest.approx(245e-6)
-    for text, says in (
-        ('{"traceEvents": [', "not a whole profiler trace"),
-        ('{"traceEvents": []}', "no GPU kernels"),
-        ('{"traceEvents": 3}', "no list of traceEvents"),
-        (json.dumps({"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}), "event 0 .'k'. has no start"),
-    ):
-        path = tmp_path / "trace.json"
-        path.write_text(text)
-        with pytest.raises(ProfileError, match=says):
-            kernel_times(path)

@@ -6,7 +6,7 @@ from flows import IDEAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopcast_calibration.fit import LINK_PRIOR
+from flopcast_calibration.fit.links import LINK_PRIOR
 from sim.costs.collectives import (
     COLLECTIVES,
     Fabric,

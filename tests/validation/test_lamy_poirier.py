@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-from flopcast_validation.strategies.intensities import (
+from flopcast_validation.strategies.question import (
     data_parallel_intensity,
+    family,
+    gather_intensity,
     needed_intensity,
     pipeline_bubble,
     pipeline_intensity,
     tensor_intensity,
+    training_time,
 )
-from flopcast_validation.strategies.question import family, gather_intensity, training_time
 from sim.engines import Program, run
 from sim.errors import SpecError
 from sim.schedules import build_order

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from flopcast_calibration.bench.collectives import agreed, clock, prepare
+from flopcast_calibration.bench.collectives import members, time_collective
 from flopcast_calibration.bench.kernels import (
     Case,
     adam_case,
@@ -29,7 +29,7 @@ from flopcast_calibration.bench.kernels import (
     scenario_shapes,
 )
 from flopcast_calibration.bench.machine import describe
-from flopcast_calibration.bench.timing import Timing, summarise, time_call
+from flopcast_calibration.bench.timing import Timing, time_call
 from flopcast_calibration.measurement import Journal, Measurement
 from flopcast_calibration.measurement import Shape as Measured
 from flopcast_validation.job.configs import Configuration, GptShape
@@ -63,26 +63,8 @@ def tiny(shape: GptShape, depth: int, device: str) -> GptShape:
 _DEPTHS = (1, 5)
 _TINY_MICROBATCHES = 8
 _COPIES = 24
-_SAMPLE_S = 4e-3
-"""A sample of a collective lasts at least this long, so that the ranks' different starts do not count. [s]"""
 _MOST_UPDATED = 2 * 10**8
 """Parameters of the largest update that is timed on a GPU: more of them take as much more time, and memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostTimes:
-    """Host time of a layer, and of a visit to a stage on top of its layers, by direction; of the update. [s]"""
-
-    layer_forward_s: float
-    layer_backward_s: float
-    visit_forward_s: float
-    visit_backward_s: float
-    runner_s: float
-    """Time that torch's pipeline takes around a micro-batch's forward and backward."""
-    layer_update_s: float
-    update_s: float
-    waiting: float
-    """Share of a layer's host time in which the process waits for messages, using no processor."""
 
 
 def job_cases(scenarios: Iterable[Scenario], device: str) -> list[Case]:
@@ -172,42 +154,28 @@ def _alone(watch: Watch) -> float:
     return watch.foreign_share(watch.own_s())
 
 
-def _together(watch: Watch) -> float:
-    return foreign_share(watch)
-
-
 def measure_collectives(
     journal: Journal | None, tasks: list[Measured], per_node: int, device: str, patience_s: float
 ) -> None:
     """Collectives and sends of groups of the ranks that call this together; the first of them keeps the journal."""
     groups: dict[tuple[int, ...], Any] = {}
     for shape in tasks:
-        size, nodes = int(shape["num_ranks"]), int(shape["num_nodes"])
-        who = (0, per_node) if size == nodes == 2 else tuple(range(size))
+        (who,) = members(shape, per_node)
         if who not in groups:
             groups[who] = dist.new_group(list(who))
         if dist.get_rank() in who:
-            timing = _time_collective(shape, groups[who], device, 0.25 if patience_s else 0.05)
+            group, budget_s = groups[who], 0.25 if patience_s else 0.05
+            timing, _ = time_collective(shape, group, group, dist.get_rank(), device, budget_s)
             if journal is not None:
                 source = f"{dist.get_world_size()} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
                 journal.add(Measurement("collective", shape, *timing, source=source))
         dist.barrier()
 
 
-def _time_collective(shape: Measured, group: Any, device: str, budget_s: float) -> Timing:
-    """The slowest rank's time; a sample is as many calls in a row as make it long enough."""
-    call = prepare(
-        str(shape["operation"]), int(shape["nbytes"]), int(shape["num_ranks"]), group, dist.get_rank(), device
-    )
-    call()
-    once = agreed(group, [clock(call, 2, group, device)], device)[0]
-    inner = max(1, min(50, int(_SAMPLE_S / once)))
-    repeats = max(3, min(20, int(budget_s / (inner * once))))
-    return summarise(agreed(group, [clock(call, inner, group, device) for _ in range(repeats)], device))
-
-
-def host_times(shape: GptShape, cut: Configuration, device: str, here: torch.device, patience_s: float) -> HostTimes:
-    """The host's time over models of two depths: the slope is a layer's, the rest a visit's.
+def host_times(
+    shape: GptShape, cut: Configuration, device: str, here: torch.device, patience_s: float
+) -> dict[str, float]:
+    """The host's time over models of two depths: the slope is a layer's, the rest a visit's to a stage.  [s]
 
     Every rank calls this at once. Where they are more than the cut has, they are so many jobs of it side by side, of
     which each rank takes part in its own.
@@ -218,16 +186,18 @@ def host_times(shape: GptShape, cut: Configuration, device: str, here: torch.dev
     more = _DEPTHS[1] - _DEPTHS[0]
     slope = {name: (deep[name] - shallow[name]) / more for name in shallow}
     rest = {name: shallow[name] - _DEPTHS[0] * slope[name] for name in shallow}
-    return HostTimes(
-        slope["F"],
-        slope["B"],
-        rest["F"],
-        rest["B"],
-        deep["step"] / _TINY_MICROBATCHES - deep["F"] - deep["B"],
-        slope["update"],
-        rest["update"],
-        max(0.0, 1.0 - slope["cpu"] / slope["step"]),
-    )
+    return {
+        "layer_forward_s": slope["F"],
+        "layer_backward_s": slope["B"],
+        "visit_forward_s": rest["F"],
+        "visit_backward_s": rest["B"],
+        # What torch's pipeline takes around a micro-batch's forward and backward.
+        "runner_s": deep["step"] / _TINY_MICROBATCHES - deep["F"] - deep["B"],
+        "layer_update_s": slope["update"],
+        "update_s": rest["update"],
+        # Share of a layer's host time in which the process waits for messages, using no processor.
+        "waiting": max(0.0, 1.0 - slope["cpu"] / slope["step"]),
+    }
 
 
 def _tiny_times(shape: GptShape, place: Place, device: str, here: torch.device, patience_s: float) -> dict[str, float]:
@@ -262,7 +232,7 @@ def _tiny_times(shape: GptShape, place: Place, device: str, here: torch.device, 
 
     if patience_s:
         step()
-    return quietly(step, _together, dist.get_world_size(), patience_s)[0]
+    return quietly(step, foreign_share, dist.get_world_size(), patience_s)[0]
 
 
 def _tiny_runner(part: Any, place: Place, here: torch.device) -> tuple[Any, Any]:
@@ -293,9 +263,8 @@ def capacity(shape: GptShape, device: str, here: torch.device, patience_s: float
         dist.barrier()
         return timing
 
-    alone, quiet["alone"] = quietly(lambda: timed(dist.get_rank() == 0), _together, 1, patience_s)
-    crowd, quiet["crowd"] = quietly(lambda: timed(True), _together, dist.get_world_size(), patience_s)
-    assert crowd is not None
+    alone, quiet["alone"] = quietly(lambda: timed(dist.get_rank() == 0), foreign_share, 1, patience_s)
+    crowd, quiet["crowd"] = quietly(lambda: timed(True), foreign_share, dist.get_world_size(), patience_s)
     together = torch.tensor(crowd.median_s, dtype=torch.float64)
     dist.all_reduce(together)
     size = dist.get_world_size()
@@ -309,7 +278,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     here = take_device(device)
     journal = Journal(Path(job["journal"]), describe(device)) if "journal" in job and dist.get_rank() == 0 else None
     if job["what"] == "kernels":
-        assert journal is not None
         scenarios = [Scenario.model_validate(item) for item in job["scenarios"]]
         measure_kernels(journal, job_cases(scenarios, device), device, patience_s)
         return {}
@@ -321,6 +289,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         return capacity(shape, device, here, patience_s)
     found = []
     for cut in job["cuts"]:
-        found.append(asdict(host_times(shape, Configuration(**cut), device, here, patience_s)))
+        found.append(host_times(shape, Configuration(**cut), device, here, patience_s))
         let_go(device)
     return {"host": found}

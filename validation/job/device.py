@@ -10,11 +10,7 @@ from typing import Any
 import torch
 
 from flopcast_calibration.bench.machine import settle
-
-
-def backend_of(device: str) -> str:
-    """Backend of process groups. On GPUs gloo stands beside NCCL, for numbers that the hosts send each other."""
-    return "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+from flopcast_calibration.bench.timing import synchronise
 
 
 def take_device(device: str) -> torch.device:
@@ -27,15 +23,9 @@ def take_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def wait_for(device: str) -> None:
-    """Until the device has done all it was given."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def now(device: str) -> float:
     """Seconds of a clock that all processes of a machine share, when the device has done all it was given."""
-    wait_for(device)
+    synchronise(device)
     return time.perf_counter()
 
 

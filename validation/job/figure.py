@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flopcast_validation.job.compare import JobResult
-from sim.canvas import write_figure
+from sim.canvas import new_figure
+from sim.report.figures import open_panels, place_title, save
 from sim.schedules.actions import KINDS
 
 Bar = tuple[int, str, int, int, float, float]
@@ -32,8 +31,6 @@ def simulated_bars(row: JobResult) -> tuple[list[Bar], float]:
     """What the engine had each pipeline rank do."""
     timeline = row.timeline
     order = timeline.program.order
-    assert timeline.start is not None
-    assert timeline.end is not None
     bars = [
         (int(rank), str(KINDS[kind]), int(microbatch), int(stage) // order.num_ranks, float(start), float(end))
         for rank, kind, microbatch, stage, start, end in zip(
@@ -45,26 +42,16 @@ def simulated_bars(row: JobResult) -> tuple[list[Bar], float]:
 
 def draw(row: JobResult, path: Path) -> None:
     """Both timelines over one time axis; what follows the last bar is gradient reduction, update and gathering."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     from matplotlib.patches import Patch
 
     ranks = row.configuration.pp
     panels = [("measured", *traced_bars(row.trace, ranks)), ("simulated", *simulated_bars(row))]
-    figure, axes = pyplot.subplots(2, 1, sharex=True, figsize=(9, 1.6 + 1.0 * ranks), layout="constrained")
-    for axis, (title, bars, end) in zip(np.atleast_1d(axes), panels, strict=True):
+    figure = new_figure(9, 1.6 + 1.0 * ranks)
+    axes = figure.subplots(2, 1, sharex=True)
+    for axis, (title, bars, end) in zip(axes, panels, strict=True):
         for rank, kind, microbatch, chunk, start, stop in bars:
-            axis.barh(
-                rank,
-                stop - start,
-                left=start,
-                height=0.8,
-                color=_COLOURS[kind],
-                edgecolor="white",
-                alpha=1 - 0.35 * chunk,
-            )
+            look = {"color": _COLOURS[kind], "edgecolor": "white", "alpha": 1 - 0.35 * chunk}
+            axis.barh(rank, stop - start, left=start, height=0.8, **look)
             axis.text((start + stop) / 2, rank, str(microbatch), ha="center", va="center", fontsize=7, color="white")
         axis.axvline(end, color="black", linewidth=1)
         edge = axis.get_xaxis_transform()  # seconds across, the panel's height upwards: clear of the bars
@@ -72,12 +59,11 @@ def draw(row: JobResult, path: Path) -> None:
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
         axis.invert_yaxis()
-        axis.spines[["top", "right"]].set_visible(False)
+        open_panels(axis)
     axes[-1].set_xlabel("time [s]")
     legend = [Patch(color=_COLOURS["F"], label="forward"), Patch(color=_COLOURS["B"], label="backward")]
     if row.configuration.num_chunks > 1:
         legend.append(Patch(color=_COLOURS["F"], alpha=0.65, label="later chunk, paler"))
     figure.legend(handles=legend, loc="outside upper right", ncols=len(legend), frameon=False, fontsize=8)
-    figure.suptitle(row.configuration.name, x=0.01, ha="left", fontsize=11)
-    write_figure(figure, path, 150)
-    pyplot.close(figure)
+    place_title(figure, row.configuration.name)
+    save(figure, [path])

@@ -79,9 +79,7 @@ def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> 
 def _loaded() -> ForkServerContext:
     """Where jobs are forked from: a process that has loaded torch once, which takes longer than a small job itself."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [f"flopcast_validation.job.{name}" for name in ("ranks", "bench", "train", "single")]
-    )
+    context.set_forkserver_preload([f"flopcast_validation.job.{name}" for name in ("rank", "bench", "train", "single")])
     before, heeded = dict(os.environ), signal.getsignal(signal.SIGINT)
     alone = threading.current_thread() is threading.main_thread()
     os.environ.update(_SETTINGS)
@@ -108,7 +106,7 @@ def _in_a_session(printed: Path, target: Callable[..., None], words: tuple[Any, 
 
 def _ranks(num_ranks: int, *words: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    importlib.import_module("flopcast_validation.job.ranks").main(num_ranks, *words)
+    importlib.import_module("flopcast_validation.job.rank").forked(num_ranks, *words)
 
 
 def _torchrun(entry: str, num_ranks: int, *words: str) -> None:

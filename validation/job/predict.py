@@ -175,17 +175,10 @@ def held_params(costs: StageSeconds, scenario: Scenario, home: Ints) -> tuple[Fl
     return held, alone
 
 
-@dataclass(frozen=True, slots=True)
-class HostWork:
-    """What the host does: for a forward and a backward of every stage, and for every rank's update. [s]"""
-
-    forward: Floats
-    backward: Floats
-    update: Floats
-
-
-def host_work(costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints) -> HostWork:
-    """The host's time of a configuration, from that of layers and visits."""
+def _host_work(
+    costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints
+) -> tuple[Floats, Floats, Floats]:
+    """The host's time for a forward and a backward of every stage, and for every rank's update.  [s]"""
     host = machine.host_for(cut.passes_block(), cut.num_ranks)
     layers = np.array([stage.num_layers for stage in costs.stages], dtype=float)
     forward = layers * host["layer_forward_s"] + host["visit_forward_s"] + host["runner_s"] / 2
@@ -194,14 +187,13 @@ def host_work(costs: StageSeconds, cut: Configuration, machine: CalibratedMachin
         backward = backward + layers * host["layer_forward_s"]
     updating = machine.host_for(cut.update_block(), cut.num_ranks)
     per_rank = np.bincount(home, layers)
-    return HostWork(forward, backward, per_rank * updating["layer_update_s"] + updating["update_s"])
+    return forward, backward, per_rank * updating["layer_update_s"] + updating["update_s"]
 
 
 def with_host(costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints) -> StageSeconds:
     """Add the host's time, which kernels on a CPU do not hide."""
-    host = host_work(costs, cut, machine, home)
-    longer = _lengthened(costs, Cause.HOST, host.forward, host.backward)
-    return replace(longer, optimizer_s=costs.optimizer_s + host.update)
+    forward, backward, update = _host_work(costs, cut, machine, home)
+    return replace(_lengthened(costs, Cause.HOST, forward, backward), optimizer_s=costs.optimizer_s + update)
 
 
 def _lengthened(costs: StageSeconds, cause: Cause, forward: Floats, backward: Floats) -> StageSeconds:
@@ -219,9 +211,9 @@ def with_host_behind(
     A visit takes what its kernels and collectives take, or the host, whichever is longer; what the GPU waits is put
     down as the host's.
     """
-    host = host_work(costs, cut, machine, home)
-    waits = (np.maximum(0.0, host.forward - costs.forward_s), np.maximum(0.0, host.backward - costs.backward_s))
-    return replace(_lengthened(costs, Cause.HOST, *waits), optimizer_s=np.maximum(costs.optimizer_s, host.update))
+    forward, backward, update = _host_work(costs, cut, machine, home)
+    waits = (np.maximum(0.0, forward - costs.forward_s), np.maximum(0.0, backward - costs.backward_s))
+    return replace(_lengthened(costs, Cause.HOST, *waits), optimizer_s=np.maximum(costs.optimizer_s, update))
 
 
 def with_flat_buffers(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSeconds:

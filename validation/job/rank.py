@@ -1,6 +1,8 @@
 """One rank of a job: joins the others, runs a module's `run`, and writes down what it answers.
 
-Started as `python -m flopcast_validation.job.rank MODULE JOB_FILE OUT_FILE` by torchrun, or called by `ranks`.
+Started as `python -m flopcast_validation.job.rank MODULE JOB_FILE OUT_FILE` by torchrun; or forked on a CPU, from a
+process that has loaded torch once, which takes each fresh interpreter seconds, more than a small job itself. torchrun
+can fork, too, but out of a process that has threads by then: now and again one of eight ranks never met the others.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.multiprocessing import start_processes
 
-from flopcast_validation.job.device import backend_of, let_go
+from flopcast_validation.job.device import let_go
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others."""
@@ -41,12 +44,24 @@ def joined(device: str, **where: Any) -> Iterator[None]:
 
     where : rank, world_size, and the store or init_method by which they meet; default what torchrun says.
     """
-    dist.init_process_group(backend_of(device), timeout=TIMEOUT, **where)
+    # On GPUs gloo stands beside NCCL, for numbers that the hosts send each other.
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT, **where)
     try:
         yield
     finally:
         dist.destroy_process_group()
         let_go(device)
+
+
+def forked(num_ranks: int, module: str, job_file: str, out: str) -> None:
+    """Run `main(module, job_file, out)` on so many ranks of this machine; raises what the first to fail raised."""
+    start_processes(_forked, (num_ranks, module, job_file, out), nprocs=num_ranks, start_method="fork")
+
+
+def _forked(number: int, num_ranks: int, module: str, job_file: str, out: str) -> None:
+    meeting = Path(out).with_name("meeting").as_uri()
+    main(module, job_file, out, init_method=meeting, rank=number, world_size=num_ranks)
 
 
 if __name__ == "__main__":

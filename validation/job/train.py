@@ -63,11 +63,12 @@ def train(shape: GptShape, cut: Configuration, device: str, steps: int, patience
         pipeline_end = now(device)
         optimizer.step()
         end = now(device)
-        losses.append(_mean_loss(loss, cut))
+        # The mean over the replicas that hold the head, whose tensor-parallel group holds it tp times over.
+        losses.append(_agreed(loss, dist.ReduceOp.SUM) / (cut.num_replicas * cut.tp))
         foreign = foreign_share(watch)
         if step < WARM_UP:
             continue
-        timed.append((_slowest(end - begin), foreign))
+        timed.append((_agreed(end - begin, dist.ReduceOp.MAX), foreign))
         done = [(*what, *(begin + between(first, moment) for moment in (start, stop))) for *what, start, stop in events]
         traces.append({**place.to_dict(), "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": done})
         quiet = sum(share <= limit for _, share in timed)
@@ -109,15 +110,6 @@ def _run_pipeline(runner: Any, inputs: Tensor, targets: Tensor, first: bool, las
     arguments = (inputs,) if first else ()
     runner.step(*arguments, **({"target": targets, "losses": losses} if last else {}), return_outputs=False)
     return float(torch.stack(losses).detach().mean()) if last else 0.0
-
-
-def _mean_loss(loss: float, cut: Configuration) -> float:
-    """Mean over the replicas that hold the head; the tensor-parallel group holds it tp times over."""
-    return _agreed(loss, dist.ReduceOp.SUM) / (cut.num_replicas * cut.tp)
-
-
-def _slowest(seconds: float) -> float:
-    return _agreed(seconds, dist.ReduceOp.MAX)
 
 
 def _agreed(number: float, operation: Any) -> float:

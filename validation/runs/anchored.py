@@ -20,6 +20,7 @@ from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.scored import Scored
 from sim.errors import FlopcastError
 from sim.estimate import estimate
+from sim.report.terminal import grouped
 from sim.specs import Scenario
 from sim.specs.profile import MeasuredRun
 from sim.specs.values import place_of, start_of, with_values
@@ -40,12 +41,8 @@ class Anchored(NamedTuple):
 
 def sources(scored: Sequence[Scored]) -> dict[tuple[str, str, str], list[Scored]]:
     """Predicted runs by lineage, source and GPU."""
-    found: dict[tuple[str, str, str], list[Scored]] = {}
-    for item in scored:
-        if item.error is not None and item.scenario is not None:
-            key = (lineage_of(item.run.family), item.run.source, item.scenario.profile.gpu)
-            found.setdefault(key, []).append(item)
-    return found
+    known = (item for item in scored if item.error is not None and item.scenario is not None)
+    return grouped(((lineage_of(each.run.family), each.run.source, each.scenario.profile.gpu), each) for each in known)
 
 
 MOST = 24
@@ -103,12 +100,10 @@ def choices(size: int, count: int, seed: str) -> Iterator[tuple[int, ...]]:
 
 def doubt_of_run(item: Scored) -> Doubt:
     """What an interval needs of a predicted run."""
-    assert item.scenario is not None
     return Doubt(dict(item.shares), facts_of(item.scenario), place_of(item.scenario), size_of(item))
 
 
 def _driven(item: Scored) -> Doubt:
-    assert item.scenario is not None
     return as_driven(doubt_of_run(item), item.scenario)
 
 
@@ -125,7 +120,6 @@ def _anchored(
     times : step times of scenarios as they stand, by identity, where they are known. [s]
     """
     scenario = given[0].scenario
-    assert scenario is not None
     doubts = [_driven(item) for item in given]
     start = {name: start_of(scenario, name) for name in priors()}
     drawn = drawn_to(start, doubts, [item.run.family for item in given], first_order)
@@ -133,7 +127,6 @@ def _anchored(
 
     def factor(item: Scored) -> float:
         """Step time with drawn values over that without."""
-        assert item.scenario is not None
         key = id(item.scenario)
         if key not in factors:
             own = {name: start_of(item.scenario, name) for name in start}
@@ -149,24 +142,19 @@ def _anchored(
     told = tuple(map(_told, given))
     after = []
     for item in rest:
-        assert item.scenario is not None
-        assert item.step_time_s is not None
         after.append(predicted_as(item, _after(item.scenario, told), item.step_time_s * factor(item)))
     return Anchored(tuple(rest), tuple(after))
 
 
 def _slope(before: Mapping[str, float], after: Mapping[str, float], doubt: Doubt) -> float:
     """Change of a step time's logarithm by values that moved, to first order."""
-    sizes: dict[str, list[float]] = {}
-    for name, value in after.items():
-        known = priors()[name]
-        sizes.setdefault(known.part, []).append(known.reached(before[name], value))
+    known = ((priors()[name], before[name], value) for name, value in after.items())
+    sizes = grouped((each.part, each.reached(start, value)) for each, start, value in known)
     return sum(doubt.shares.get(part, 0.0) * float(np.mean(each)) for part, each in sizes.items())
 
 
 def _told(item: Scored) -> MeasuredRun:
     """What a measured run tells of others."""
-    assert item.scenario is not None
     return MeasuredRun(name=measured_run(item.scenario), **doubt_of_run(item)._asdict())
 
 

@@ -23,6 +23,7 @@ from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.anchored import doubt_of_run, size_of
 from flopcast_validation.runs.scored import Scored
 from sim.files import write_text
+from sim.report.terminal import grouped
 from sim.specs.values import doublings
 from sim.uncertainty import (
     FACTS,
@@ -73,7 +74,6 @@ class Source(NamedTuple):
 
 def lineage_left_out(item: Scored) -> str:
     """What is left out together: framework and organisation; of GPUs known by their datasheets a family of GPUs."""
-    assert item.scenario is not None
     if item.scenario.profile.provenance.of_datasheet:
         return item.run.choices[0].profile.gpu
     return lineage_of(item.run.family)
@@ -96,7 +96,6 @@ def published_by_kind(scored: Sequence[Scored]) -> dict[str, dict[str, set[str]]
 
 def doubt_left_out(item: Scored, published: Mapping[str, Mapping[str, set[str]]]) -> Doubt:
     """What the interval of a run needs, as if runs of its lineage were not published."""
-    assert item.scenario is not None
     others = set(published.get(kind_of(item.scenario), ())) - {lineage_of(item.run.family)}
     return doubt_of_run(item)._replace(facts=facts_of(item.scenario, len(others)))
 
@@ -145,11 +144,9 @@ def _sources(
     batch: Sequence[Scored], published: Mapping[str, Mapping[str, set[str]]], keep: Callable[[str], bool]
 ) -> Iterator[Source]:
     """A batch's sources, where their lineages count."""
-    groups: dict[tuple[str, str], list[Scored]] = {}
-    for item in batch:
-        if item.error is not None and item.scenario is not None and keep(lineage_left_out(item)):
-            groups.setdefault((item.run.source, item.scenario.profile.gpu), []).append(item)
-    for items in groups.values():
+    known = (item for item in batch if item.error is not None and item.scenario is not None)
+    kept = (item for item in known if keep(lineage_left_out(item)))
+    for items in grouped(((item.run.source, item.scenario.profile.gpu), item) for item in kept).values():
         sample = items[:: -(-len(items) // MOST)]
         doubts = [doubt_left_out(item, published) for item in sample]
         places = [doubt.place for doubt in doubts]
@@ -228,7 +225,6 @@ def left_out(
     whole = learn(batches)
 
     def tried(item: Scored) -> Hit:
-        assert item.scenario is not None
         table = tables[fold[lineage_left_out(item)]]
         return Hit(item, spread_of(doubt_left_out(item, published), measured_doubts(item.scenario), table))
 

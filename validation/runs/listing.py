@@ -11,10 +11,11 @@ from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs.anchored import GIVEN, after_runs, thinned
 from flopcast_validation.runs.intervals import known_only, left_out, left_out_coverage, write_intervals
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
+from flopcast_validation.runs.report import markdown as mark_up
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
 from flopcast_validation.runs.scored import Scored
 from sim.commands.progress import progress_bar, spinner
-from sim.table import columns_table
+from sim.table import columns_table, rows_table
 from sim.uncertainty import Spreads
 
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
@@ -90,8 +91,8 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
     plain = {"transfer": [each.to_dict() for each in rows], "coverage": [each._asdict() for each in covered],
              "summary": [each._asdict() for each in summed]}  # fmt: skip
     if markdown:
-        summary = report.markdown_of(report.SUMMARY, summed)
-        coverage = report.markdown_of(report.COVERAGE, covered)
+        summary = mark_up([*report.SUMMARY], report.cells_of(report.SUMMARY, summed))
+        coverage = mark_up([*report.COVERAGE], report.cells_of(report.COVERAGE, covered))
         out.print(f"{summary}\n\n{report.transfer_markdown(rows)}\n\n{coverage}", soft_wrap=True)
         return plain
     out.print(report.transfer_table(rows, out.width))
@@ -101,7 +102,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         "and GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
         "median.\n"
     )
-    out.print(report.table_of(report.SUMMARY, summed))
+    out.print(rows_table([*report.SUMMARY], report.cells_of(report.SUMMARY, summed), gap=1))
     out.print(
         "Means over lineages, in the intervals that ship. score: the interval's width as a logarithm, and 20 times how "
         f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}. Lineages with "
@@ -111,7 +112,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         if each.worst:
             out.print(f"Made worst {each.what}: {each.worst} points")
     if covered:
-        out.print(report.table_of(report.COVERAGE, covered))
+        out.print(rows_table([*report.COVERAGE], report.cells_of(report.COVERAGE, covered), gap=1))
         out.print(
             "inside: share of runs in the interval, mean over lineages; pooled: over runs. factor: the interval's, at "
             "the median.\n"

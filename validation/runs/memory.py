@@ -15,6 +15,7 @@ from flopcast_calibration.readers.training_runs import read_rows, read_run, reas
 from sim.arrays import Number
 from sim.errors import FlopcastError
 from sim.estimate import Estimate
+from sim.report.terminal import grouped
 from sim.work.memory import MemoryUse
 
 _REQUIRED = ("gpu", "num_gpus", "layers", "hidden", "heads", "seq_len", "outcome")
@@ -87,9 +88,7 @@ def with_their_runs(rows: Sequence[Row], runs: Iterable[Row]) -> list[Row]:
     Those are of the same `source_locator`, and have no other value in a cell that both fill in. Where as many layouts
     ran as there are such runs of them all, the tables list them in the same order.
     """
-    at: dict[str, list[Row]] = {}
-    for run in runs:
-        at.setdefault(str(run.get("source_locator", "")), []).append(run)
+    at = grouped((str(run.get("source_locator", "")), run) for run in runs)
     at.pop("", None)
     alike = [_alike(row, at.get(str(row.get("source_locator", "")), [])) for row in rows]
     together: dict[tuple[int, ...], list[int]] = {}

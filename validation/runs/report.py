@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.readers.training_runs import NO_CONVENTION
 from flopcast_validation.runs.score import ErrorSummary
 from flopcast_validation.runs.scored import Scored
-from sim.canvas import write_figure
+from sim.canvas import new_figure, write_figure
 
 
 def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[str, Any]:
@@ -18,19 +18,19 @@ def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[st
 
 
 #: column -> (how to show a group's value, needed even where the terminal is narrow)
-_COLUMNS: dict[str, tuple[Callable[[ErrorSummary], str], bool]] = {
+COLUMNS: dict[str, tuple[Callable[[ErrorSummary], str], bool]] = {
     "runs": (lambda group: f"{group.count}", True),
     "left": (lambda group: f"{group.skipped}" if group.skipped else "", True),
-    "mean": (lambda group: _share(group.mean_error), True),
-    "median": (lambda group: _share(group.median_error), False),
-    "bias": (lambda group: _share(group.bias, "+"), True),
-    "p90": (lambda group: _share(group.p90_error), True),
-    "90 %": (lambda group: _share(group.coverage, digits=0), True),
+    "mean": (lambda group: share(group.mean_error), True),
+    "median": (lambda group: share(group.median_error), False),
+    "bias": (lambda group: share(group.bias, "+"), True),
+    "p90": (lambda group: share(group.p90_error), True),
+    "90 %": (lambda group: share(group.coverage, digits=0), True),
     "sweeps": (lambda group: f"{group.sweeps}" if group.sweeps else "", False),
     "tau": (lambda group: "" if group.tau is None else f"{group.tau:.2f}", False),
-    "regret": (lambda group: "" if group.regret is None else _share(group.regret), False),
-    "constant": (lambda group: _share(group.constant_error), True),
-    "6ND": (lambda group: _share(group.six_nd_error), False),
+    "regret": (lambda group: "" if group.regret is None else share(group.regret), False),
+    "constant": (lambda group: share(group.constant_error), True),
+    "6ND": (lambda group: share(group.six_nd_error), False),
 }
 _NAME_WIDTH = 34
 WIDE = 110
@@ -41,7 +41,7 @@ def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -
     """A rich table of the groups of some kinds; below `WIDE` columns without what matters least."""
     from sim.table import plain_table
 
-    columns = {head: show for head, (show, needed) in _COLUMNS.items() if needed or width >= WIDE}
+    columns = {head: show for head, (show, needed) in COLUMNS.items() if needed or width >= WIDE}
     table = plain_table("", *columns, gap=1)
     for kind in by:
         for group in (item for item in groups if item.by == kind):
@@ -66,17 +66,20 @@ HEADLINES = ("wild", "all", "fitted")
 
 def markdown_table(groups: Sequence[ErrorSummary], by: Sequence[str] = (*HEADLINES, "kind", "framework")) -> str:
     """Table of the record in Markdown: runs in the wild, all, by who set values, by kind of model, by framework."""
-    lines = [f"| published runs | {' | '.join(_IN_PAGES)} |", f"|---|{'---|' * len(_IN_PAGES)}"]
-    for group in groups:
-        if group.by in by and group.count:
-            if group.by == "framework" and group.count < FEWEST_IN_PAGES:
-                continue
-            cells = [_COLUMNS[column][0](group) for column in _IN_PAGES.values()]
-            lines.append(f"| {group.name} | {' | '.join(cells)} |".replace("|  |", "| |").replace("  ", " "))
-    return "\n".join(lines)
+    shown = [each for each in groups if each.by in by and each.count]
+    shown = [each for each in shown if each.by != "framework" or each.count >= FEWEST_IN_PAGES]
+    lines = [(each.name, *(COLUMNS[column][0](each) for column in _IN_PAGES.values())) for each in shown]
+    return markdown(("published runs", *_IN_PAGES), lines)
 
 
-def _share(value: float, sign: str = "", digits: int = 1) -> str:
+def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table of cells in Markdown."""
+    head, *rows = (f"| {' | '.join(row)} |".replace("|  |", "| |").replace("  ", " ") for row in (heads, *lines))
+    return "\n".join([head, f"|{'---|' * len(heads)}", *rows])
+
+
+def share(value: float, sign: str = "", digits: int = 1) -> str:
+    """A share as a percentage; nothing where there is none."""
     return "" if value != value else f"{value:{sign}.{digits}%}"
 
 
@@ -108,13 +111,13 @@ def reading(item: Scored) -> str:
 
 def draw(scored: Sequence[Scored], path: Path) -> None:
     """Predicted against measured step time, and the errors' distribution beside the naive guess's."""
-    import matplotlib.pyplot as plt
     import numpy as np
 
     used = [item for item in scored if item.error is not None and item.step_time_s]
     gpus = sorted({item.run.choices[0].profile.gpu for item in used})
     colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
+    figure = new_figure(11, 4.8)
+    left, right = figure.subplots(1, 2)
     for gpu, colour in zip(gpus, colours, strict=False):
         mine = [item for item in used if item.run.choices[0].profile.gpu == gpu]
         predicted = np.array([item.step_time_s for item in mine], dtype=float)
@@ -136,4 +139,3 @@ def draw(scored: Sequence[Scored], path: Path) -> None:
     right.set_ylim(top=1.25 * right.get_ylim()[1])  # room for the legend
     right.legend(frameon=False)
     write_figure(figure, path, 140)
-    plt.close(figure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import exp
 from typing import Any
 
@@ -50,7 +51,7 @@ def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
     )
     _print_chance(out, summaries)
     _print_biases(out, scored, sweeps)
-    return {"sweeps": [each.to_dict() for each in sweeps], "sweep_summaries": [each.to_dict() for each in summaries]}
+    return {"sweeps": [each.to_dict() for each in sweeps], "sweep_summaries": list(map(asdict, summaries))}
 
 
 def _by_source(summaries: Sequence[SweepSummary]) -> Any:

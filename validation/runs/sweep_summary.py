@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,10 +36,6 @@ class SweepSummary:
     repeated: int
     spread: float | None
     oracle_regret: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
 
 def summaries_of(sweeps: Sequence[SweepScore]) -> list[SweepSummary]:

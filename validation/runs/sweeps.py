@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from flopcast_validation.runs.scored import Scored
+from sim.report.terminal import grouped
 from sim.specs import ParallelPlan, StackSpec
 
 FEWEST = 3
@@ -119,29 +121,21 @@ class SweepScore:
 def sweeps_of(items: Sequence[Scored]) -> list[SweepScore]:
     """Every sweep of enough layouts among the runs that were predicted, in their order."""
     groups = members_of(items)
-    alike: dict[str, list[StackSpec]] = {}
-    for members in groups.values():
-        alike.setdefault(members[0].run.sweep, []).append(_stack_of(members[0]))
+    alike = grouped((first.run.sweep, _stack_of(first)) for first, *_ in groups.values())
     scores = (_score(members, alike[members[0].run.sweep]) for members in groups.values())
     return [score for score in scores if score is not None]
 
 
 def members_of(items: Sequence[Scored]) -> dict[Any, list[Scored]]:
     """Predicted runs by sweep."""
-    sweeps: dict[Any, list[Scored]] = {}
-    for item in items:
-        if item.error is not None:
-            stack = _stack_of(item)
-            key = item.run.sweep, *(getattr(stack, name) for name in _KERNELS)
-            sweeps.setdefault(key, []).append(item)
-    return sweeps
+    predicted = (item for item in items if item.error is not None)
+    kernels = attrgetter(*_KERNELS)
+    return grouped(((item.run.sweep, kernels(_stack_of(item))), item) for item in predicted)
 
 
 def layouts_of(members: Sequence[Scored]) -> tuple[Layout, ...]:
     """A sweep's layouts, in their order; runs of one plan that we find equally fast are repeats."""
-    found: dict[Any, list[Scored]] = {}
-    for item in members:
-        found.setdefault((plan_of(item), item.step_time_s), []).append(item)
+    found = grouped(((plan_of(item), item.step_time_s), item) for item in members)
     return tuple(Layout(tuple(runs)) for runs in found.values())
 
 

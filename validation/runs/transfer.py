@@ -51,7 +51,6 @@ def by_datasheet(scored: Sequence[Scored], report: Report = silent) -> list[Scor
 
 
 def _unknown_stack(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
-    assert item.scenario is not None
     if is_unknown(item.scenario.stack):
         return {}
     stack = item.scenario.stack
@@ -68,7 +67,6 @@ def _table_without(family: str) -> dict[str, Any]:
 
 
 def _datasheet_profile(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
-    assert item.scenario is not None
     return {"profile": datasheet_profile(item.scenario.cluster.gpu, _table_without(item.scenario.profile.gpu))}
 
 
@@ -93,7 +91,6 @@ def _predicted_anew(scored: Sequence[Scored], changes: Changes, report: Report) 
 
 def _answer(item: Scored, changes: Changes) -> Estimate | None:
     """The estimate with sections replaced; None where it cannot be."""
-    assert item.scenario is not None
     file = file_of(item.run, item.scenario)
     replaced = changes(item, file)
     if not replaced:

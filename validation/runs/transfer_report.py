@@ -15,10 +15,12 @@ import numpy as np
 from flopcast_calibration.readers.families import lineage_of
 from flopcast_validation.runs.anchored import GIVEN, Anchored, after_runs
 from flopcast_validation.runs.intervals import Hit, known_only, left_out, lineage_left_out
-from flopcast_validation.runs.report import WIDE
+from flopcast_validation.runs.report import COLUMNS, WIDE, markdown, share
 from flopcast_validation.runs.score import ErrorSummary, summary_of
 from flopcast_validation.runs.scored import Scored
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet, silent
+from sim.report.terminal import grouped
+from sim.table import rows_table
 from sim.uncertainty import is_unknown, recipe_of
 
 MEAN = "mean over lineages"
@@ -96,14 +98,13 @@ def summaries(found: Transfer) -> list[Summary]:
 
 
 def _summary(what: str, pairs: Sequence[tuple[Scored, Scored]]) -> Summary:
-    of: dict[str, list[tuple[float, ...]]] = {}
+    rows = []
     for before, after in pairs:
-        assert after.interval is not None
-        assert after.predicted is not None
         low, high, size = (log(end / after.predicted) for end in (*after.interval, after.run.measured))
         score = high - low + 20.0 * max(0.0, low - size, size - high)
         row = (abs(before.error or 0.0), abs(after.error or 0.0), float(low <= size <= high), score, (high - low) / 2)
-        of.setdefault(lineage_of(after.run.family), []).append(row)
+        rows.append((lineage_of(after.run.family), row))
+    of = grouped(rows)
     means = {lineage: np.mean(rows, axis=0) for lineage, rows in of.items()}
     before, error, inside, score, _ = np.mean(list(means.values()), axis=0).tolist()
     grown = {lineage: float(each[1] - each[0]) for lineage, each in means.items()}
@@ -130,17 +131,8 @@ SUMMARY = {
 """Heading -> format of a `Summary`."""
 
 
-def table_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> Any:
-    """A rich table of records by SUMMARY or COVERAGE."""
-    return _rich(list(columns), _formatted(columns, found), left=1)
-
-
-def markdown_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> str:
-    """Records as a Markdown table, by SUMMARY or COVERAGE."""
-    return _markdown(list(columns), _formatted(columns, found))
-
-
-def _formatted(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> list[tuple[str, ...]]:
+def cells_of(columns: Mapping[str, str], found: Sequence[NamedTuple]) -> list[tuple[str, ...]]:
+    """Rows of records, by SUMMARY or COVERAGE."""
     return [tuple(form.format(each) for form in columns.values()) for each in found]
 
 
@@ -171,22 +163,13 @@ def rows_of(found: Transfer) -> list[Row]:
     """Rows of the table: by lineage and by what is known, and the means over lineages."""
     rows = []
     for what, items in ((KNOWN, found.known), (DATASHEET, found.datasheet), (NONE, found.unknown)):
-        for lineage, own in _by_lineage(items).items():
+        for lineage, own in grouped((lineage_of(item.run.family), item) for item in items).items():
             rows.append(Row(lineage, what, summary_of("lineage", lineage, own)))
     for count, every in found.after.items():
-        of: dict[str, list[Anchored]] = {}
-        for each in every:
-            of.setdefault(lineage_of(each.after[0].run.family), []).append(each)
+        of = grouped((lineage_of(each.after[0].run.family), each) for each in every)
         rows += [_after(lineage, f"after {_given(count)}", own) for lineage, own in of.items()]
     rows.sort(key=lambda row: row.lineage)
     return rows + _means(rows)
-
-
-def _by_lineage(items: Sequence[Scored]) -> dict[str, list[Scored]]:
-    found: dict[str, list[Scored]] = {}
-    for item in items:
-        found.setdefault(lineage_of(item.run.family), []).append(item)
-    return found
 
 
 def _after(lineage: str, what: str, every: Sequence[Anchored]) -> Row:
@@ -225,13 +208,14 @@ def transfer_table(rows: Sequence[Row], width: int) -> Any:
     """A rich table of them; in a narrow terminal without what matters least."""
     kept = [place for place, head in enumerate(_HEADS) if width >= WIDE or head not in _LEAST]
     lines = [(name[:_NAME_WIDTH], *cells) for name, *cells in _lines(rows)]
-    return _rich([_HEADS[place] for place in kept], [tuple(line[place] for place in kept) for line in lines])
+    rows_ = [tuple(line[place] for place in kept) for line in lines]
+    return rows_table([_HEADS[place] for place in kept], rows_, left=_HEADS[:2], gap=1)
 
 
 def transfer_markdown(rows: Sequence[Row]) -> str:
     """Table in Markdown of the lineages with more than `FEW` runs, and of the means."""
     many = {row.lineage for row in rows if row.errors.count > FEW}
-    return _markdown(_HEADS, _lines([row for row in rows if row.lineage in {MEAN, *many}]))
+    return markdown(_HEADS, _lines([row for row in rows if row.lineage in {MEAN, *many}]))
 
 
 FEW = 8
@@ -247,33 +231,12 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _rich(heads: Sequence[str], lines: Sequence[tuple[str, ...]], left: int = 2) -> Any:
-    """A rich table, its first columns to the left."""
-    from sim.table import plain_table
-
-    table = plain_table(*heads, left=heads[:left], gap=1)
-    for line in lines:
-        table.add_row(*line)
-    return table
-
-
-def _markdown(heads: Sequence[str], lines: Sequence[tuple[str, ...]]) -> str:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |").replace("  ", " ") for row in rows)
-
-
 def _cells(row: Row) -> tuple[str, ...]:
     errors = row.errors
-    return (
-        f"{errors.count}",
-        "" if isnan(row.before) else f"{row.before:.1%}",
-        f"{errors.mean_error:.1%}",
-        f"{errors.bias:+.1%}",
-        f"{errors.coverage:.0%}",
-        f"{errors.half_width:.0%}",
-        "" if errors.tau is None else f"{errors.tau:.2f}",
-        "" if errors.regret is None else f"{errors.regret:.1%}",
+    runs, mean, bias, inside, tau, regret = (
+        COLUMNS[name][0](errors) for name in ("runs", "mean", "bias", "90 %", "tau", "regret")
     )
+    return runs, share(row.before), mean, bias, inside, share(errors.half_width, digits=0), tau, regret
 
 
 class Coverage(NamedTuple):
@@ -301,10 +264,8 @@ def coverages(found: Transfer) -> list[Coverage]:
         return []
     _, hits = left_out(batches, lambda spreads: after)
     names = ("known framework", "unknown framework", "GPU known by its datasheet") if found.unknown else ("as stated",)
-    classes: dict[str, list[Hit]] = {}
-    for name, of_batch in zip(names, hits, strict=False):
-        for hit in of_batch:
-            classes.setdefault(f"{name}, {recipe_of(_scenario(hit))}", []).append(hit)
+    named = [(name, hit) for name, of_batch in zip(names, hits, strict=False) for hit in of_batch]
+    classes = grouped((f"{name}, {recipe_of(hit.item.scenario)}", hit) for name, hit in named)
     for count, of_batch in zip(counts, hits[len(batches) :], strict=True):
         classes[f"{'unknown framework' if found.unknown else 'as stated'}, after {_given(count)}"] = of_batch
     return [_coverage(name, of) for name, of in sorted(classes.items()) if of]
@@ -320,14 +281,8 @@ def _on_measured(items: Sequence[Scored]) -> list[Scored]:
     return [item for item in items if item.scenario and not item.scenario.profile.provenance.of_datasheet]
 
 
-def _scenario(hit: Hit) -> Any:
-    return hit.item.scenario
-
-
 def _coverage(name: str, hits: Sequence[Hit]) -> Coverage:
-    of: dict[str, list[bool]] = {}
-    for hit in hits:
-        of.setdefault(lineage_left_out(hit.item), []).append(hit.inside)
+    of = grouped((lineage_left_out(hit.item), hit.inside) for hit in hits)
     mean = float(np.mean([np.mean(inside) for inside in of.values()]))
     pooled = float(np.mean([hit.inside for hit in hits]))
     runs = len({hit.item.run.id for hit in hits})

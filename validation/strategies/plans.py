@@ -180,7 +180,6 @@ def _best_standard(
 
 
 def _days(answer: Estimate) -> float:
-    assert answer.training_time_s is not None
     return answer.training_time_s / 86400.0
 
 

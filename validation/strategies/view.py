@@ -10,15 +10,19 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flopcast_validation.strategies.intensities import (
+from flopcast_validation.strategies.plans import StrategyBest
+from flopcast_validation.strategies.question import (
+    DOMAIN,
+    FamilyModel,
     data_parallel_intensity,
+    formula_days,
+    gather_intensity,
     needed_intensity,
     pipeline_intensity,
     tensor_intensity,
 )
-from flopcast_validation.strategies.plans import StrategyBest
-from flopcast_validation.strategies.question import DOMAIN, FamilyModel, formula_days, gather_intensity
 from sim.canvas import new_figure
+from sim.report.figures import open_panels, place_title, plain_axis
 from sim.report.scaling import notes
 from sim.specs import Scenario
 from sim.table import Table, plain_table
@@ -88,7 +92,6 @@ def _time(days: float) -> str:
 
 def _memory(entry: StrategyBest) -> list[RenderableType]:
     """What fills the fullest GPU of a plan."""
-    assert entry.answer is not None
     use = entry.answer.largest.to_dict()
     total, available = use.pop("total"), entry.answer.memory_available_bytes
     state = use["weights"] + use["gradients"] + use["optimizer"]
@@ -192,15 +195,9 @@ def strategies_figure(shape: FamilyModel, scenario: Scenario, entries: Sequence[
     right.set_title("all three: where the days go", fontsize=9)
     right.set_ylim(0, 1.35 * bottom.max(initial=0.0) or None)
     right.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
-    for panel in (left, right):
-        panel.spines[["top", "right"]].set_visible(False)
+    open_panels(left, right)
     network = show(8 * scenario.cluster.inter_node_bandwidth_bytes_per_s, "bit/s")
-    figure.suptitle(
-        f"X_{shape.x}, {show_short(shape.params)} parameters on A100 with {network} a GPU",
-        x=0.01,
-        ha="left",
-        fontsize=12,
-    )
+    place_title(figure, f"X_{shape.x}, {show_short(shape.params)} parameters on A100 with {network} a GPU", 12)
     return figure
 
 
@@ -227,13 +224,8 @@ def sizes_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
         place = (row["params"], row["improved"]["days"])
         panel.annotate(name, place, xytext=(4, -12), textcoords="offset points", fontsize=8)
     panel.set(xscale="log", yscale="log", xlabel="parameters", ylabel="days, without failures")
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.yaxis.set_minor_formatter(NullFormatter())
-    panel.grid(alpha=0.25, lw=0.6)
-    panel.spines[["top", "right"]].set_visible(False)
+    plain_axis(panel.yaxis)
+    open_panels(panel, grid="both")
     panel.legend(frameon=False, fontsize=8)
     panel.set_title("The shortest training of X_x: 100,000 steps at the critical batch, A100", fontsize=11, loc="left")
     return figure

@@ -31,11 +31,6 @@ def marks_text(marks: Sequence[bool]) -> str:
     return f"({'+'.join(f'[{letter}]*{times}' for letter, times in runs)})"
 
 
-def marks_list(marks: Sequence[bool]) -> tuple[int, ...]:
-    """Marks of layers as Megatron-Bridge's lists have them, one a layer."""
-    return tuple(map(int, marks))
-
-
 def is_hybrid(model: ModelSpec) -> bool:
     """Whether its layers are blocks of a pattern: mixers or MLPs, one each."""
     return any(kind.mixer in ("mamba2", "none") or kind.mlp == "none" for kind in model.layer_kinds)
@@ -80,7 +75,8 @@ def _of_plan(scenario: Scenario) -> dict[str, Any]:
 def megatron_options(account: Account) -> Options:
     """The scenario in Megatron-Core's options, whatever spells them. Raises SpecError: it cannot run the plan."""
     scenario, bridge = account.scenario, account.kind != KIND
-    facts = {**_of_model(scenario.model, marks_list if bridge else marks_text), **_of_plan(scenario), "bridge": bridge}
+    mark = (lambda marks: tuple(map(int, marks))) if bridge else marks_text  # Megatron-Bridge lists every layer's
+    facts = {**_of_model(scenario.model, mark), **_of_plan(scenario), "bridge": bridge}
     options = Options(account, facts)
     options.follow(exporter_table(KIND)["rows"])
     account.settle()

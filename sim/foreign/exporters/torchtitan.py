@@ -21,13 +21,9 @@ _SECTIONS = ("model", "training", "optimizer", "parallelism", "activation_checkp
 def export_torchtitan(account: Account) -> tuple[str, dict[str, Any]]:
     """The TOML, and what stands in it. Raises SpecError: torchtitan cannot run the plan."""
     found = data_of(account, _facts(account.scenario))
-    data = {name: found[name] for name in sorted(found, key=lambda name: _place(name))}
+    data = {name: found[name] for name in (*_SECTIONS, *found) if name in found}
     command = launcher_lines(account.scenario, "-m torchtitan.train", ['--job.config_file "$CONFIG_FILE"'])
     return "\n".join([*(f"# {line}" for line in command), "", toml_text(data)]), data
-
-
-def _place(section: str) -> int:
-    return _SECTIONS.index(section) if section in _SECTIONS else len(_SECTIONS)
 
 
 def flavor_of(model: ModelSpec) -> tuple[str, str] | None:
