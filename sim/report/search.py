@@ -16,12 +16,10 @@ from sim.report.search_questions import own_line, plan_rank_view, schedules_view
 from sim.report.terminal import assumptions, grouped, sentence, shared_line, title
 from sim.search import SearchResult
 from sim.search.assumed import framework_assumed, proof_of
-from sim.search.axes import SIZE, Axis
 from sim.search.candidate import SHOWN_FIELDS, facts_of
-from sim.search.comparison import loss_of, seconds_apart
-from sim.search.explain import Why
+from sim.search.explain import Why, loss_of, seconds_apart
 from sim.search.sensitivity import ValueCost
-from sim.search.sweep import Sweep
+from sim.search.sweep import SIZE, Axis, Sweep
 from sim.table import Table, columns_table, plain_table
 from sim.units import show, show_time, significant
 

@@ -14,8 +14,7 @@ from sim.report.terminal import grouped, indented, shared_line, title
 from sim.search import SearchResult
 from sim.search.assumed import priced_schedules
 from sim.search.candidate import ScheduleBest
-from sim.search.comparison import Step, loss_of
-from sim.search.explain import Why, overlaps_off
+from sim.search.explain import Step, Why, loss_of, overlaps_off
 from sim.search.sensitivity import ValueCost
 from sim.table import Table, columns_table, plain_table
 from sim.units import show_time
