@@ -77,11 +77,6 @@ class Space:
     slices: int = 1
 
     @property
-    def dealt(self) -> int:
-        """Layers that are dealt to stages."""
-        return dealt_layers(self.scenario.model, self.scenario.plan)
-
-    @property
     def num_microbatches(self) -> Ints:
         """Micro-batches of each row's pipelines in a step."""
         columns = self.columns
@@ -199,14 +194,6 @@ class Space:
             rows &= np.isin(getattr(self.columns, name), values)
         return rows, able
 
-    def with_layouts(self, kept: Bools) -> Space:
-        """The part of the space with some of its layouts."""
-        rows = np.flatnonzero(kept[self.columns.layout])
-        columns = self.columns.take(rows)
-        return replace(
-            self, layouts=self.layouts[kept], columns=replace(columns, layout=(np.cumsum(kept) - 1)[columns.layout])
-        )
-
     def having(self, fields: Fields) -> Space | None:
         """The part of the space with some fields; None where it has no plan."""
         rows, able = self.masks(fields)
@@ -222,11 +209,7 @@ class Space:
 
     def gpus_of(self, rows: Array) -> Array:
         """GPUs of some rows."""
-        return np.asarray(self._num_gpus[rows])
-
-    @cached_property
-    def _num_gpus(self) -> Array:
-        return self.columns.num_gpus
+        return np.asarray(self.columns.num_gpus[rows])
 
     def scenario_of(self, row: int, category: Category) -> Scenario:
         """One plan as a scenario that can be estimated."""
@@ -243,7 +226,8 @@ class Space:
 
     def _uneven(self, stages: Number) -> Any:
         """Whether some of so many stages hold a layer more; modular pipelines may have more stages than layers."""
-        return (self.dealt % stages != 0) & (stages <= self.dealt)
+        dealt = dealt_layers(self.scenario.model, self.scenario.plan)
+        return (dealt % stages != 0) & (stages <= dealt)
 
     def cuts_experts_as(self, plan: ParallelPlan) -> bool:
         """Whether a plan's experts are whole or cut as those of all plans of the space."""
@@ -329,7 +313,9 @@ def build_space(
     # Layouts of which no plan is kept are not priced.
     kept = np.isin(np.arange(len(layouts)), columns.layout[np.any(list(whole.kept.values()), axis=0)])
     categories = tuple(each for each, rows in whole.kept.items() if rows.any())
-    return replace(whole.with_layouts(kept), categories=categories)
+    columns = columns.take(np.flatnonzero(kept[columns.layout]))
+    columns = replace(columns, layout=(np.cumsum(kept) - 1)[columns.layout])
+    return replace(whole, layouts=layouts[kept], columns=columns, categories=categories)
 
 
 def columns_of(scenario: Scenario, layouts: Array, schedules: Sequence[str] = SCHEDULES, slices: int = 1) -> Columns:
