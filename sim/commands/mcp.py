@@ -114,7 +114,7 @@ def finetune(
 
 def train(scenario: str, tokens: str, overrides: list[str] | None = None) -> dict[str, Any]:
     """Days, money and energy of a whole run of so many tokens ("15T"), with failures and checkpoints."""
-    from sim.scaling.training import train
+    from sim.scaling.run import train
     from sim.units import parse_count
 
     return train(_scenario(scenario, overrides or ()), tokens=parse_count(tokens, "tokens")).to_dict()

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.scaling.loss_laws import published
-from sim.scaling.run import Terms, TrainingRun
-from sim.scaling.training import Training, train
+from sim.scaling.run import Terms, Training, TrainingRun, train
 from sim.search import SearchResult, search
 from sim.search.assumed import memory_of, proof_of
 from sim.search.candidate import facts_of
