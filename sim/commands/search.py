@@ -21,7 +21,7 @@ from sim.foreign.exporters import Exported, check_beside_plan, check_framework, 
 from sim.search import SearchResult
 from sim.search import search as run
 from sim.search.explain import check_fields, rank_plan, why_not
-from sim.search.fixed import as_fixed
+from sim.search.plans.space import as_fixed
 from sim.search.risk import RANKED, at_risk, check_risk
 from sim.search.room import check_ways
 from sim.search.schedules.by_schedule import schedules_named, search_schedules

@@ -14,9 +14,8 @@ from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
 from sim.search.candidate import ROUNDING, Candidate, ScheduleBest
 from sim.search.confirm import run_best
-from sim.search.fixed import check_value
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
-from sim.search.plans.space import Fields, agrees, has_fields
+from sim.search.plans.space import Fields, agrees, check_value, has_fields
 from sim.search.result import SearchResult, Selection
 from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under

@@ -27,9 +27,8 @@ from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
 from sim.search.candidate import Candidate, StagesSearched
 from sim.search.confirm import Found
-from sim.search.fixed import values_of
 from sim.search.plans.layouts import NUMBERS, SCHEDULES, unlike_chunks
-from sim.search.plans.space import has_fields
+from sim.search.plans.space import has_fields, values_of
 from sim.search.prices.formula import Priced
 from sim.search.result import SearchResult
 from sim.search.room import ChosenRows
