@@ -5,7 +5,7 @@ import pytest
 import sim
 from sim import build_scenario, estimate, load_scenario, simulate
 from sim import flopcast as front
-from sim.scaling.training import train
+from sim.scaling.run import train
 
 FILE = "scenarios/megatron-2021/1.7b.yaml"
 

@@ -155,7 +155,7 @@ def layout(
     as_json: opt.AsJson = False,
 ) -> None:
     """The pipeline layout whose slowest stage is fastest, in Megatron's letters, and what it gains."""
-    from sim.search.layout import balance_layout
+    from sim.search.stages import balance_layout
 
     found = balance_layout(load_scenario(scenario, overrides or (), profile))
     before, after = show_time(found.before.step_time_s), show_time(found.answer.step_time_s)

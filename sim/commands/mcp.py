@@ -74,7 +74,7 @@ def search(scenario: str, overrides: list[str] | None = None, top: int = 3) -> d
     """The best plans that the scenario's framework can run, on the GPUs of its own plan or of its cluster; overrides of
     the plan ("plan.tp=8") are kept, and its other fields searched."""
     from sim import search
-    from sim.search.fixed import as_fixed
+    from sim.search.plans.space import as_fixed
 
     of_plan = [each for each in overrides or () if each.startswith("plan.")]
     others = [each for each in overrides or () if each not in of_plan]
@@ -114,7 +114,7 @@ def finetune(
 
 def train(scenario: str, tokens: str, overrides: list[str] | None = None) -> dict[str, Any]:
     """Days, money and energy of a whole run of so many tokens ("15T"), with failures and checkpoints."""
-    from sim.scaling.training import train
+    from sim.scaling.run import train
     from sim.units import parse_count
 
     return train(_scenario(scenario, overrides or ()), tokens=parse_count(tokens, "tokens")).to_dict()

@@ -12,13 +12,6 @@ from sim.commands.options import AsJson, group_of, print_answer
 from sim.commands.progress import spinner
 from sim.errors import SpecError
 from sim.scaling import loss_laws as critical
-from sim.scaling.allocation import (
-    best_loss,
-    compute_optimal,
-    compute_optimal_for_loss,
-    compute_optimal_repeated,
-    flop_for_params,
-)
 from sim.scaling.fit import fit_loss, read_runs
 from sim.scaling.loss_laws import (
     BESIROGLU,
@@ -26,7 +19,12 @@ from sim.scaling.loss_laws import (
     FLOP_PER_PARAM_TOKEN,
     LAWS,
     LossLaw,
+    best_loss,
+    compute_optimal,
+    compute_optimal_for_loss,
+    compute_optimal_repeated,
     critical_batch_laws,
+    flop_for_params,
     get_law,
     power_sum_loss,
     tokens_for_loss,

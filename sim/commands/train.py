@@ -13,9 +13,8 @@ from sim.errors import require_positive
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.scaling.questions import ask, length_of, precision_of
-from sim.scaling.run import Goal, Terms, goal_of, goal_of_model
-from sim.scaling.training import Training
-from sim.scaling.training import train as run_of
+from sim.scaling.run import Goal, Terms, Training, goal_of, goal_of_model
+from sim.scaling.run import train as run_of
 from sim.specs import Scenario, load_scenario
 from sim.units import parse, parse_count
 

@@ -223,23 +223,6 @@ class EvenPipelines(NamedTuple):
         ends = kind == (2 if way == FORWARD else 0)
         return each, each if kind == 1 else self.passes(way)[kind] + sent * (not ends)
 
-    def _round_trips(
-        self, chunks: Sequence[tuple[PlanFloats, PlanFloats]], others: Number, visits: PlanInts, replaced: PlanInts
-    ) -> Number:
-        """How much longer than staying on a rank it is to go from it to the last rank and back again and again. [s]
-
-        It is where sends beside compute take longer than passes.
-
-        others : array over plans. What a round trip takes on the other ranks and between them. [s]
-        visits, replaced : arrays over plans. Of the rank's chunks, there and back, those between; and how many of them
-            a round trip takes the place of.
-        """
-        shortest = sum(np.minimum(each, outer) for each, outer in chunks)
-        for seconds in (self.forward, self.backward):  # on a chunk of the last rank without the head
-            shortest = shortest + np.minimum(seconds[1] - seconds[2], 0.0)
-        longest = np.maximum(sum(each for each, _ in chunks), sum(outer for _, outer in chunks))
-        return np.maximum(visits, 0) // replaced * np.maximum(others + shortest - replaced * longest, 0.0)
-
     def _through(self, kind: int) -> Through:
         """Paths along the first rank, the middle one or the last; of no meaning where there is none."""
         sends, (p, v, m, *_) = self.sends, self
@@ -268,10 +251,6 @@ class EvenPipelines(NamedTuple):
             left = self._others(FORWARD, 2, rank) + sends.total - passed - self.blocking * after
         turns = np.where(warm <= m * v, 0.0, NEVER)  # a backward comes before its last forward
         twice = np.where((behind == 0) | (warm < m * v), 0.0, NEVER)  # and a forward between it and the next
-        if kind < 2 and not self.blocking:
-            twice = twice + self._round_trips(
-                chunks, left + returned, m * v - 1 - warm, np.where(v > 1, 2, 1) * behind + 1
-            )
         down, back = (self._all_stages(way) for way in (FORWARD, BACKWARD))
         returns, last_down = down + returned - begins + turns, back + left - ends + turns
         straight = busy + np.maximum(enter, returns) + leave

@@ -2,7 +2,7 @@
 
 The planner says what the slowest stage or send allows. The play adds the order: how far each worker may run ahead, and
 how long activations and gradients are on their way. It has no rule of its own; every way of a micro-batch through the
-workers is a straight pipeline, and they take turns (`sim.planners.round_robin`).
+workers is a straight pipeline, and they take turns (`sim.planners.pipeline_plan`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from sim.engines import Program, Timeline, run
 from sim.errors import ScheduleError, SpecError
 from sim.planners.layers import LayerProfile
 from sim.planners.pipedream import plan_pipeline
-from sim.planners.pipeline_plan import Level, PipelinePlan, levels_of
-from sim.planners.round_robin import build_replicated, noam
+from sim.planners.pipeline_plan import Level, PipelinePlan, build_replicated, levels_of, noam
 from sim.pricing.cells import plans_of, sent_bytes
 from sim.pricing.deal import HELD, MOMENTS, TRAINED, block_params
 from sim.pricing.layouts import cut_of

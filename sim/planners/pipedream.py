@@ -27,8 +27,7 @@ import numpy as np
 from sim.arrays import FloatArray, IntArray
 from sim.errors import InfeasiblePlan, SpecError
 from sim.planners.layers import LayerProfile
-from sim.planners.pipeline_plan import Level, PipelinePlan, PlannedStage
-from sim.planners.round_robin import noam
+from sim.planners.pipeline_plan import Level, PipelinePlan, PlannedStage, noam
 from sim.units import show
 
 

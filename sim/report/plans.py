@@ -10,7 +10,7 @@ from sim.report.facts import layout_legend, plan_words
 from sim.report.terminal import grouped
 from sim.search import SearchResult
 from sim.search.candidate import shown
-from sim.search.comparison import loss_of, losses_by_cause
+from sim.search.explain import loss_of, losses_by_cause
 from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.units import show, show_time, significant
 

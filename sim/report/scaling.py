@@ -9,9 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.scaling.allocation import Optimum, compute_optimal
 from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw
+from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw, Optimum, compute_optimal
 from sim.table import columns_table, plain_table
 from sim.units import show_short, significant
 

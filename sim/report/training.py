@@ -14,8 +14,7 @@ from sim.reliability.storing import LoadBy
 from sim.report.figures import label_panel, open_panels, place_labels, place_title, plain_axis, tick
 from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading, remarks
-from sim.scaling.run import TrainingRun
-from sim.scaling.training import Training
+from sim.scaling.run import Training, TrainingRun
 from sim.scaling.training_time import Frontier, FrontierPoint
 from sim.specs import ParallelPlan, Scenario
 from sim.table import facts_table, rows_table

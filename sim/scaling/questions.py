@@ -14,14 +14,12 @@ from typing import Any, ClassVar
 from sim.errors import InfeasiblePlan, SpecError, require_positive
 from sim.estimate import Estimate, estimate
 from sim.scaling.loss_laws import published
-from sim.scaling.run import Terms, TrainingRun
-from sim.scaling.training import Training, train
+from sim.scaling.run import Terms, Training, TrainingRun, train
 from sim.search import SearchResult, search
 from sim.search.assumed import memory_of, proof_of
 from sim.search.candidate import facts_of
-from sim.search.fixed import as_fixed
 from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
-from sim.search.plans.space import Progress
+from sim.search.plans.space import Progress, as_fixed
 from sim.search.room import DEFAULT as ROOM
 from sim.search.room import nothing_fits
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario

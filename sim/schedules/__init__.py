@@ -1,9 +1,6 @@
 """Floor 3, order: what each pipeline rank does, in which order; no seconds. Importing registers what is shipped."""
 
 from sim.schedules import (  # noqa: F401  (they register themselves)
-    asynchronous,
-    dual_pipe,
-    gpipe,
     many_chunks,
     one_chunk,
     v_shape,

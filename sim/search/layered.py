@@ -185,7 +185,7 @@ def least_step_s(batch: Plans, deal: Deal) -> PlanFloats:
     all of them. The rank of that one goes back likewise, and the last micro-batch from its first stage to the model's.
     Embedding and head are counted where they stand, links between ranks at the nearest they can be. The first rank's
     backward is the last to end, and the embedding's gradients are complete only then. Where ZeRO gathers and reduces at
-    visits, ranks wait for what nothing hides, and all of it goes through the first rank's stream.
+    visits, ranks wait for what nothing hides.
     """
     stack, kind, m = batch.costs.stack, deal.kind_of_stage, batch.num_microbatches
     ranks, stages = int(batch.pp[0]), len(kind)
@@ -201,10 +201,9 @@ def least_step_s(batch: Plans, deal: Deal) -> PlanFloats:
     there = np.maximum(m * forward[own[:-1]] + sending + moved.turning, np.diff(down[own], axis=0)).sum(axis=0)
     back = np.maximum(m * backward[last] + sending + moved.turning_back, up[last + 1] - up[last + 1 - ranks])
     on = down[-2] - down[own[-1]] + m * forward[-1]
-    there = np.maximum(moved.begin + there, moved.fetched) + on
+    there = moved.begin + there + on
     ended_back = m * backward[0] + back.sum(axis=0) + up[stages - own[-1]] - up[1]
-    complete = np.maximum(ended_back + moved.tail, m * backward[-1] + up[-2] - up[own[-1]] + moved.returned)
-    ended = np.maximum(there + complete, moved.all)
+    ended = there + np.maximum(ended_back + moved.tail, m * backward[-1] + up[-2] - up[own[-1]])
     once = once_a_step(batch, deal).of_ranks(deal.kind_of_rank[:1])
     end = end_of_step(
         ended[np.newaxis],
@@ -226,38 +225,26 @@ class _Moved(NamedTuple):
     """What ZeRO's gathers and reductions at visits take at least; numbers, or arrays over plans. [s]
 
     begin, tail : before the first action of the first rank, and after its last.
-    all : what the first rank's stream moves in a step.
     turning, turning_back : lost by a rank from one visit to the next; (visits, plans).
-    fetched, returned : where gathers and reductions run beside compute, one after the other: until the first rank may
-        begin its last stage's forward; and what is left to move, when that stage has been gone through on the way back,
-        until its gradients are complete.
     """
 
     begin: Number
     tail: Number
-    all: Number
     turning: Number
     turning_back: Number
-    fetched: Number
-    returned: Number
 
 
-_NOTHING_MOVED = _Moved(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NOTHING_MOVED = _Moved(0.0, 0.0, 0.0, 0.0)
 
 
 def _moved_at_visits(visits: VisitSeconds, own: Ints, last: Ints, ranks: int) -> _Moved:
     """Return what visits take of the first rank, whose stages are its `own`, and of that of the `last` stage."""
-    (there, again), reduce, early, ahead = visits.gather, visits.reduce, visits.early[0], visits.ahead
-    waits = np.where(ahead, 0.0, visits.gather) + visits.gather_slows
-    returned = visits.tail[own[-1]] + reduce[own[:-1]].sum(axis=0) + again[own[:-2]].sum(axis=0)
+    waits = np.where(visits.ahead, 0.0, visits.gather) + visits.gather_slows
     return _Moved(
-        begin=there[0] - early[0],
-        tail=np.where(visits.beside, visits.tail, reduce)[0],
-        all=(there + again + reduce)[own].sum(axis=0),
+        begin=visits.gather[0, 0] - visits.early[0, 0],
+        tail=np.where(visits.beside, visits.tail, visits.reduce)[0],
         turning=waits[0, own[1:]],
-        turning_back=np.where(visits.beside, visits.reduce_slows, reduce)[last] + waits[1, last - ranks],
-        fetched=np.where(ahead, there[own].sum(axis=0) - early[own[-1]], 0.0),
-        returned=np.where(ahead & visits.beside, returned, 0.0),
+        turning_back=np.where(visits.beside, visits.reduce_slows, visits.reduce)[last] + waits[1, last - ranks],
     )
 
 

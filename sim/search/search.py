@@ -13,9 +13,8 @@ import numpy as np
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES
 from sim.search.confirm import MOST_RUNS, run_best
-from sim.search.fixed import has_layouts, split_fixed, values_of
 from sim.search.plans.layouts import context_degrees
-from sim.search.plans.space import Progress, build_space
+from sim.search.plans.space import Progress, build_space, has_layouts, split_fixed, values_of
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways, nothing_fits

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.search.candidate import Candidate, facts_of
-from sim.search.comparison import best_of, loss_of, losses_by_cause
+from sim.search.explain import best_of, loss_of, losses_by_cause
 from sim.search.plans.layouts import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
 from sim.search.room import none_fits

@@ -12,8 +12,7 @@ from sim import InfeasiblePlan, ScheduleError, SpecError, estimate, load_scenari
 from sim.planners.answers import ask_pipedream, covering, play_plan, profile_of
 from sim.planners.layers import LayerProfile, profile_from_text
 from sim.planners.pipedream import data_parallel, plan_pipeline
-from sim.planners.pipeline_plan import Level, levels_of, read_levels
-from sim.planners.round_robin import build_replicated, noam
+from sim.planners.pipeline_plan import Level, build_replicated, levels_of, noam, read_levels
 from sim.schedules import build_order
 from sim.schedules.passes import peak_in_flight, weight_versions
 

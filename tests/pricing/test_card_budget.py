@@ -8,12 +8,12 @@ from rows import forms
 from wiring import laid_out
 
 from sim import build_scenario, estimate
-from sim.engines.link_history import link_bytes
 from sim.engines.program import priced_order
 from sim.engines.wire import alone_rates
 from sim.pricing.cells import plans_of
 from sim.pricing.layouts import cost_model
 from sim.pricing.zero import moved_at_visits
+from sim.simulate import link_bytes
 from sim.work.layers import FIRST_KIND
 
 LAYERED = {

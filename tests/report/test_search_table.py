@@ -5,7 +5,7 @@ from pathlib import Path
 
 from open_space import search
 
-from sim.report.search_questions import schedules_view
+from sim.report.search import schedules_view
 from sim.report.terminal import console
 from sim.search.schedules.by_schedule import search_schedules
 from sim.specs import load_scenario

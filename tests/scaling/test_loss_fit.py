@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from sim.errors import SpecError
-from sim.scaling.allocation import compute_optimal
 from sim.scaling.fit import Runs, fit_loss, read_runs
-from sim.scaling.loss_laws import BESIROGLU, get_law, power_sum_loss
+from sim.scaling.loss_laws import BESIROGLU, compute_optimal, get_law, power_sum_loss
 
 POINTS = Path(__file__).parents[3] / "shared" / "published" / "chinchilla_points.csv"
 """Parameters, tokens and loss of 245 runs in figure 4 of Hoffmann et al. 2022, as read from it by Besiroglu et al."""

@@ -7,29 +7,27 @@ from hypothesis import strategies as st
 from rows import called, refusals
 
 from sim.errors import SpecError
-from sim.scaling.allocation import (
+from sim.scaling.loss_laws import (
+    BESIROGLU,
+    LAWS,
+    MUENNIGHOFF,
     TOKEN_DECAY,
+    PowerSum,
     best_loss,
     compute_optimal,
     compute_optimal_for_loss,
     compute_optimal_repeated,
     effective,
     exponent_of,
-    least_budget,
-    repeated_data_loss,
-    useful_params,
-)
-from sim.scaling.loss_laws import (
-    BESIROGLU,
-    LAWS,
-    MUENNIGHOFF,
-    PowerSum,
     flop_for_loss,
     form_of,
     get_law,
+    least_budget,
     optimal_params,
     power_sum_loss,
+    repeated_data_loss,
     tokens_for_loss,
+    useful_params,
 )
 
 GOPHER, PETAFLOP_DAY = 5.76e23, 8.64e19

@@ -6,8 +6,7 @@ from counts import layer_activation_bytes, visits_per_stage
 from rows import rows
 
 from flopcast_validation.strategies.question import family
-from sim.scaling.allocation import best_loss, best_params
-from sim.scaling.loss_laws import critical_batch, form_of, get_law
+from sim.scaling.loss_laws import best_loss, best_params, critical_batch, form_of, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight

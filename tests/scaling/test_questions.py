@@ -15,8 +15,7 @@ from sim.reliability.cost import Price
 from sim.scaling.finetuning import FineTuning, tune
 from sim.scaling.offers import InTime, rank
 from sim.scaling.questions import Pretraining, batch_of, sequences_near
-from sim.scaling.run import Terms
-from sim.scaling.training import train
+from sim.scaling.run import Terms, train
 from sim.search import search
 from sim.specs import load_scenario
 from sim.specs.machines import price_list

@@ -17,8 +17,7 @@ from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.reliability.storing import even_storing
 from sim.scaling.loss_laws import BESIROGLU, critical_batch, power_sum_loss
-from sim.scaling.run import Terms, goal_of, goal_of_model, training_run
-from sim.scaling.training import train
+from sim.scaling.run import Terms, goal_of, goal_of_model, train, training_run
 from sim.specs import load_scenario
 from sim.specs.machines import price_list
 from sim.work.sums import active_params, total_params

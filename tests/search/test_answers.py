@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
-from sim.search.comparison import steps_between
-from sim.search.explain import overlaps_off, rank_plan, why_not
+from sim.search.explain import overlaps_off, rank_plan, steps_between, why_not
 from sim.search.plans.layouts import FIELDS
 from sim.search.sensitivity import sensitivity
 from sim.specs import build_scenario, load_scenario

@@ -12,7 +12,7 @@ from typed import typed
 
 from sim import estimate, load_scenario
 from sim.errors import SpecError
-from sim.search.layout import balance_layout, cut_evenly, layout_text
+from sim.search.stages import balance_layout, cut_evenly, layout_text
 from sim.specs.loading import build_scenario
 from sim.specs.plan import layout_stages
 

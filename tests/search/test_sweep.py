@@ -13,7 +13,7 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.report.search import sweep_view
 from sim.report.terminal import console
-from sim.search.axes import parse_axis
+from sim.search.sweep import parse_axis
 from sim.specs import load_scenario
 from sim.units import show, significant
 

@@ -6,8 +6,8 @@ import pytest
 from rows import rows
 
 from sim.errors import SpecError
+from sim.search.sweep import find_field, numeric_fields, with_numbers
 from sim.specs import load_scenario
-from sim.specs.fields import find_field, numeric_fields, with_numbers
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = ("gpt-1t-3072-a100", "gpt3-175b-1024-a100", "llama3-405b-16384-h100", "megatron-2019-8.3b-512-v100")

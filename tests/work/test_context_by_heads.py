@@ -8,7 +8,7 @@ from sim import estimate
 from sim.errors import InfeasiblePlan, SpecError
 from sim.foreign.importers import import_text
 from sim.specs import ModelSpec, StackSpec, load_scenario
-from sim.work.context import CONTEXT_SEQUENCE_S
+from sim.work.attention import CONTEXT_SEQUENCE_S
 from sim.work.pieces import Cut
 
 MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, vocab_size=32000, position="rotary")
