@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
+from grammars.recipes import SMALL
 from rows import forms, rows
-from small_recipes import SMALL
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text

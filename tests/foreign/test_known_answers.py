@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from grammars.recipes import SMALL, with_keys
 from rows import rows
-from small_recipes import SMALL, with_keys
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
