@@ -12,9 +12,9 @@ from sim.pricing.deal import params_of
 from sim.pricing.memory import peak_memory
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_scenario
 from sim.work.layers import deal_stages, layer_operations
-from sim.work.memory import CACHED, by_rank, logits_bytes
+from sim.work.memory import by_rank, logits_bytes
 from sim.work.pieces import Cut
-from sim.work.sums import gradients_alive, hardware_flop, layer_params, model_flop, part_params, total_params
+from sim.work.sums import gradients_alive, hardware_flop, model_flop, part_params, total_params
 
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
 FLASH = StackSpec(kernel_launch_s=0.0)
@@ -176,28 +176,6 @@ def test_bytes_of_a_score(stack, kept, moment):
     assert for_a_moment[0] - for_a_moment[1] == pytest.approx(moment * scores)
 
 
-def test_a_kernel_that_does_not_scale_leaves_scaled_rotary_positions_to_its_steps():
-    """Transformer Engine's takes no mscale, which YaRN has; latent attention has a kernel of its own."""
-    from counts import layer_work
-
-    plain = gpt(32, 4096, 32, position="rotary")
-    latent = {"key_value_rank": 512, "head_dim": 128, "rotary_head_dim": 64}
-
-    def kernels(model, **stack):
-        work = layer_work(model, StackSpec(kernel_launch_s=0.0, **stack), cut(), model.layer_kinds[0])
-        return sum(item.kernels for item in work.forward.operations if item.name == "rotary positions")
-
-    scaled = plain.replace(rotary_scaled=True)
-    assert kernels(plain, fused_scaled_rotary=False) == kernels(scaled) == 1
-    assert kernels(scaled, fused_scaled_rotary=False) == kernels(plain, fused_rotary=False) == 10
-    assert kernels(scaled.replace(**latent), fused_scaled_rotary=False) == 1
-
-
-def test_a_loss_in_pieces_never_holds_the_logits():
-    stack = StackSpec(chunked_loss=True, kernel_launch_s=0.0)
-    assert logits_bytes(GPT3, stack, cut()) == 0.0
-
-
 def memory_of(scenarios, changes, **stack):
     scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", ["plan.tp=1", "plan.dp=64", *changes])
     scenario = scenario.replace(stack=scenario.stack.replace(**stack))
@@ -215,39 +193,6 @@ def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):
     scenario, use = memory_of(scenarios, ["plan.microbatch_size=1", "plan.zero_stage=3"], fp32_shards=True)
     per_param = (use.weights + use.gradients + use.optimizer) / total_params(scenario.model) * 64
     assert per_param == pytest.approx(4 + 4 + 8, rel=1e-3)  # weights, gradients, two moments
-
-
-def test_fp32_shards_are_cast_even_where_one_gpu_has_all_of_them(scenarios):
-    one = ["plan.dp=1", "plan.microbatch_size=1", "training.global_batch_size=1", "plan.zero_stage=3"]
-    (scenario, cast), (_, kept) = (
-        memory_of(scenarios, one, fp32_shards=shards, gradient_precision="bf16", fused_optimizer=True)
-        for shards in (True, False)
-    )
-    # 16-bit weights of a layer and of the next, and one layer's gradients; without shards in fp32 nothing is gathered.
-    table = 2 * 2 * scenario.model.vocab_size * scenario.model.hidden_size
-    assert cast.working - kept.working == pytest.approx((2 * 2 + 2) * layer_params(scenario.model) + table, rel=1e-3)
-
-
-# The table in 16 bits, and where it is trained its gradient.
-@rows(("changes", "per_number"), [([], 4), (["training.adapter_rank=8"], 2)])
-def test_a_tied_table_stays_gathered_with_fsdps_root(changes, per_number, scenarios):
-    working = {}
-    for tied in ("true", "false"):
-        sharded = ["plan.microbatch_size=1", "plan.zero_stage=3", f"model.tied_embeddings={tied}", *changes]
-        scenario, use = memory_of(scenarios, sharded, fp32_shards=True)
-        working[tied] = use.working
-    table = scenario.model.vocab_size * scenario.model.hidden_size
-    assert working["true"] - working["false"] == pytest.approx(per_number * table)
-
-
-@rows(("fp32_frozen", "nbytes"), [(False, 2), (True, 4)])
-def test_frozen_weights_are_in_the_bits_they_were_loaded_in(fp32_frozen, nbytes, scenarios):
-    changes = ["plan.microbatch_size=1", "plan.zero_stage=3", "training.adapter_rank=8"]
-    scenario, use = memory_of(scenarios, changes, fp32_shards=True, fp32_frozen=fp32_frozen)
-    assert use.weights == pytest.approx(nbytes * total_params(scenario.model) / 64)
-    alone = ["plan.microbatch_size=1", "plan.dp=1", "training.adapter_rank=8"]
-    scenario, use = memory_of(scenarios, alone, fp32_shards=True, fp32_frozen=fp32_frozen)
-    assert use.weights == pytest.approx(nbytes * total_params(scenario.model), rel=0.01)
 
 
 def test_gradients_that_a_backward_holds_at_once():
@@ -276,33 +221,6 @@ def test_gradients_that_a_backward_holds_at_once():
     # Step by step, attention holds the gradients of probabilities and scores beside as much as that of its output.
     narrow, scores = gpt(32, h, 2, intermediate_size=h), 32 * 2048 / h
     assert alive(narrow, stack=MATH) == 1 + 1 + 2 * scores
-
-
-def test_what_pytorch_counts_leaves_out_the_context_and_what_it_keeps_is_not_needed(scenarios):
-    for share in (0.01, 0.5, 0.0):
-        _, use = memory_of(scenarios, ["plan.microbatch_size=1"], framework_memory_bytes=3e9, fragmentation=share)
-        assert use.in_use - use.reserved == 3e9
-        kept = max(use.fragmentation, CACHED * use.allocated) if share else 0.0
-        assert use.reserved == pytest.approx(use.allocated + kept)
-        assert use.total <= use.in_use
-
-
-def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenarios):
-    gathered = {}
-    for pieces in (1, 12):
-        changes = ["plan.microbatch_size=1", "plan.zero_stage=3"]
-        scenario, use = memory_of(scenarios, changes, gathers_per_layer=pieces, gradient_precision="fp16")
-        gathered[pieces] = use.working
-    h = scenario.model.hidden_size
-    assert gathered[1] - gathered[12] == pytest.approx(6 * (12 - 4) * h**2, rel=2e-3)
-
-
-# DeepSpeed's BF16_Optimizer casts a 16-bit gradient to fp32 (2 + 4) and adds it (4 + 4 + 4); one kernel moves 2 + 4 + 4.
-@rows(("fused", "nbytes"), [(True, 10), (False, 18)])
-def test_bytes_to_add_a_gradient(fused, nbytes):
-    stack = StackSpec(fused_gradient_accumulation=False, fused_gradient_cast=fused, kernel_launch_s=0.0)
-    (added,) = (item for item in layer_work(GPT3, stack, cut()).weight_grad.operations if "accumulate" in item.name)
-    assert added.nbytes == pytest.approx(nbytes * layer_params(GPT3))
 
 
 def volume(collectives, tp):

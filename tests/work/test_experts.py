@@ -59,13 +59,6 @@ def test_impossible_mixtures_say_why(changes, plan, words):
         build_scenario(data)
 
 
-def test_experts_need_a_mixture():
-    dense = {name: value for name, value in MIXTRAL.items() if "expert" not in name}
-    with pytest.raises(SpecError, match=r"plan\.ep = 8, but model .* has no experts"):
-        build_scenario({"model": dense, "cluster": "superpod-h100", "profile": "h100", "stack": "megatron-core",
-                        "plan": {"ep": 8, "dp": 8}, "training": TRAINING})  # fmt: skip
-
-
 def test_a_router_that_is_not_fused_takes_more_launches_and_nothing_else():
     one = scenario_of(ModelSpec(**MIXTRAL))
     cut = Cut(tp=1, ep=1, microbatch_size=1, sequence_length=2048, sequence_parallel=False, recompute="none")
