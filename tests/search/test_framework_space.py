@@ -1,6 +1,5 @@
 """A search's space: plans that the framework can run, with the fields that are set."""
 
-import json
 import random
 
 import numpy as np
@@ -115,19 +114,6 @@ def test_room_and_layouts_keep_what_is_set(scenarios):
             assert result.best[0].scenario.plan.recompute_method in ("uniform", "block")
 
 
-def test_layouts_are_searched_where_the_framework_has_them(scenarios):
-    """94 layers leave 4 ranks uneven; Megatron-LM takes a layout since 2025, and by then the best plan has one."""
-    old = load_scenario(scenarios / "qwen3-235b-a22b-256-h100.yaml", ["stack.version='2025-03'"])
-    new = load_scenario(scenarios / "qwen3-235b-a22b-256-h100.yaml")
-    fixed = {"pp": 4, "ep": 32, "tp": 2}
-    without, found = (search(each, top=2, fixed=fixed) for each in (old, new))
-    assert without.stages is None
-    assert found.stages is not None
-    assert found.best[0].scenario.plan.pipeline_layout
-    assert found.best[0].answer.step_time_s < without.best[0].answer.step_time_s
-    assert search(new, top=1, fixed=fixed, layouts=False).stages is None
-
-
 def test_what_the_framework_cannot_run_has_no_rank_and_no_place_among_the_best(scenarios):
     scenario = load_scenario(scenarios / "gpt-1t-3072-a100.yaml")
     result = search(scenario, top=1)
@@ -165,24 +151,3 @@ def test_what_cannot_be_kept_says_why(words, says, scenarios):
     run = CliRunner().invoke(app, ["search", str(scenarios / "gpt-1t-3072-a100.yaml"), *words])
     assert isinstance(run.exception, FlopcastError)
     assert says in str(run.exception), str(run.exception)
-
-
-def test_command(scenarios):
-    """The example of a user: what is set is kept, the GPUs stay as many, and the best plan is exported."""
-    words = [
-        str(scenarios / "gpt3-175b-1024-a100.yaml"),
-        "-s",
-        "stack=megatron-core",
-        "-s",
-        "plan.tp=4",
-        "-s",
-        "plan.zero_stage=1",
-    ]
-    data = json.loads(CliRunner().invoke(app, ["search", *words, "--top", "3", "--json"]).output)
-    assert {(each["plan"]["tp"], each["plan"]["zero_stage"], each["num_gpus"]) for each in data["best"]} == {
-        (4, 1, 1024)
-    }
-    said = "every plan has plan.tp = 4, plan.zero_stage = 1, as set; the search chose cp, pp"
-    assert any(said in each for each in data["assumptions"])
-    shown = CliRunner().invoke(app, ["search", *words, "--top", "1", "--export", "megatron-lm"])
-    assert "--tensor-model-parallel-size 4" in shown.output

@@ -138,20 +138,3 @@ def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):
     found, run = best_of(table)
     assert found == pytest.approx(sorted(fit.values())[:3], rel=1e-9)
     assert run < len(fit) / 4
-
-
-def test_pruning_finds_what_trying_all_finds():
-    scenario = small("ethernet-25", batch=24)
-    space = {"recomputes": ("full",), "sequence_parallel": (False,), "tensor": (1, 2), "pipeline": (2, 4)}
-    table = layered_plans(scenario, gpus=(8, 16), **space)
-    everything = [estimate(each) for each in table.scenarios_at(np.arange(len(table.prices)))]
-    found, run = best_of(table)
-    assert len(everything) > 80
-    assert run < len(everything) / 4
-    assert found == pytest.approx(sorted(answer.step_time_s for answer in everything if answer.fits)[:3])
-
-
-def test_a_space_without_plans_is_empty():
-    for space in ({"pipeline": (8,)}, {"gpus": (4481, 5000)}):
-        table = layered_plans(small(), **{"gpus": (8, 8), **space})
-        assert (table.plans_priced, len(table.prices)) == (0, 0)

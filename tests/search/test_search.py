@@ -1,14 +1,11 @@
 """What a search answers: the best plans, why not another, what left none, and the command around it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from open_space import search
-from typer.testing import CliRunner
 
-from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.specs import ParallelPlan, load_scenario
@@ -75,24 +72,6 @@ def test_an_empty_set_says_what_emptied_it():
     assert search(batch.replace(training=batch.training.replace(global_batch_size=2)), gpus=(2048, 2048)).best
     with pytest.raises(InfeasiblePlan, match=r"cluster 'selene' has 4,480"):
         search(load_scenario(MAIN), gpus=(100_000, 200_000))
-
-
-def test_command(tmp_path):
-    best = tmp_path / "best.yaml"
-    words = ["search", str(SMALL), "--json", "--top", "3", "-o", str(best), "--why", "plan.tp=1", "plan.pp=8"]
-    outcome = CliRunner().invoke(app, words)
-    assert outcome.exit_code == 0, outcome.output
-    data = json.loads(outcome.output)
-    assert {"plans_priced", "plans_feasible", "elapsed_s", "plans_per_s"} <= data.keys()
-    assert data["why"]["fields"] == {"tp": 1, "pp": 8}
-    assert estimate(load_scenario(best)).step_time_s == pytest.approx(data["best"][0]["step_time_s"], rel=1e-12)
-    shown = CliRunner().invoke(
-        app, [*words[:2], "--why", "plan.tp=1 plan.pp=8", "--schedules", "zb_h1", "--pareto", "--gpus", "4..8"]
-    )
-    assert shown.exit_code == 0, shown.output
-    assert "Why not plan.tp=1 plan.pp=8?" in shown.output
-    for wrong in (["--gpus", "many"], ["--why", "tp"], ["plan.tp=4"]):
-        assert isinstance(CliRunner().invoke(app, [*words[:2], *wrong]).exception, SpecError)
 
 
 def test_the_best_is_the_best_of_all_by_the_exact_engine():
