@@ -211,29 +211,6 @@ def test_published_times_of_shipped_files():
     assert bloom.step_time_interval_s[0] < 105 < bloom.step_time_interval_s[1]
 
 
-def test_what_accounts_of_shipped_scripts_say():
-    accounts = {
-        name: import_file(FOREIGN / f"{name}.sh").ledger for name in ("gpt3_175b", "deepseek_v3_671b", "mixtral_8x7b")
-    }
-    gpt, deepseek, mixtral = accounts.values()
-    assert {"--lr", "--rampup-batch-size", "--data-path"} <= names(gpt.ignored)
-    reasons = {entry.name: entry.note for entry in deepseek.ignored}
-    assert reasons["--moe-router-score-function"].startswith("how evenly tokens go to experts")
-    (cut,) = (entry for entry in mixtral.defaulted if entry.name == "plan.etp")
-    why = "Megatron-LM's default of --expert-tensor-parallel-size: as --tensor-model-parallel-size"
-    assert cut.note == f"{why} (Megatron-Core 0.16.1)"
-
-
-def test_stages_of_deepseek_s_layout():
-    """The layout names 32: 3 layers with the embedding, 29 of 2, the second prediction, the head and its loss."""
-    scenario = import_file(FOREIGN / "deepseek_v3_671b.sh").scenario()
-    assert total_params(scenario.model) == total_params(ModelSpec.read(load_preset("models", "deepseek-v3"), "preset"))
-    stages = deal_stages(scenario.model, scenario.plan)
-    assert [stage.num_layers for stage in stages] == [3] + [2] * 29 + [0, 0]
-    assert [stage.num_mtp for stage in stages[-2:]] == [1, 0]
-    assert estimate(scenario).step_time_s > 0
-
-
 EXPERTS = "python p.py --num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --num-experts 8 --bf16 "
 
 
@@ -411,16 +388,6 @@ def test_scripts_cut_experts_as_everything_else_unless_they_say_otherwise(more, 
     assert ("plan.etp" in told) == (etp > 1 or "expert-tensor-parallel-size" in more)
 
 
-def test_torchtitan_says_where_a_dense_model_has_no_experts():
-    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text().replace(
-        "[parallelism]", "[parallelism]\nexpert_parallel_degree = 4"
-    )  # fmt: skip
-    imported = import_text(text, "train.toml", Given(gpus=64))
-    assert imported.scenario().plan.ep == 1
-    notes = {entry.name: entry.note for entry in imported.ledger.ignored}
-    assert notes["parallelism.expert_parallel_degree"] == "the model has no experts"
-
-
 DEEPSPEED = {
     "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
     "zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
@@ -516,20 +483,6 @@ def test_optimizers_of_scripts(words, meant):
     training = script(f"MORE='--bf16 {words}'").scenario().training
     said = training.optimizer, training.moment_precision, training.master_precision, training.second_moment_precision
     assert said == (*meant, None)[:4]
-
-
-@rows(
-    ("name", "field", "value"),
-    [("adamw_8bit", "moment_precision", "int8"), ("AdamW8bit", "moment_precision", "int8"), ("Muon", "optimizer", "muon"),
-     ("adafactor", "optimizer", "adafactor"), ("AdamW", "optimizer", "adam"), ("Lion", "optimizer", "adam")],
-)  # fmt: skip
-def test_optimizers_by_the_names_of_frameworks(name, field, value, tmp_path):
-    (tmp_path / "config.json").write_text(config())
-    (tmp_path / "ds.json").write_text(json.dumps({**DEEPSPEED, "optimizer": {"type": name}, "zero_optimization": {}}))
-    imported = import_file(tmp_path / "ds.json", Given(gpus=16))
-    assert getattr(imported.scenario().training, field) == value
-    noted = [entry.note for entry in imported.ledger.ignored if entry.name == "optimizer.type"]
-    assert noted == (["priced as Adam"] if name == "Lion" else [])
 
 
 @rows(
@@ -636,7 +589,6 @@ def test_positions_that_are_stretched_and_scaled(stretch, scaled):
 
 REFUSED_CONFIGS = [  # changes of a Llama's config, why
     ({"model_type": "mixtral"}, "num_local_experts is missing"),
-    ({"model_type": "mixtral", "num_local_experts": 8}, "num_experts_per_tok is missing"),
     ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9}, "must be 1 to num_experts 8"),
     ({"model_type": "arctic"}, "a mixture of experts of another kind"),
     ({"num_local_experts": 8}, "num_local_experts = 8, but model_type 'llama' has no experts"),
@@ -650,45 +602,28 @@ REFUSED_CONFIGS = [  # changes of a Llama's config, why
     ({"model_type": "gemma3_text", "sliding_window_pattern": "LXG"}, "or letters L and G"),
     ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "must say the layers, each one of M"),
     ({"moe_latent_size": 64}, "moe_latent_size = 64 says of a part that 'llama' is not known to have"),
-    ({"draft_vocab_size": 64}, "draft_vocab_size = 64 says of a part"),
     ({**QWEN3, "shared_expert_intermediate_size": 64}, "is a width of shared experts, which it has none of"),
     ({"add_cross_attention": True}, "has an encoder beside it .add_cross_attention."),
     ({"model_type": "bamba", **MAMBA, "mamba_conv_bias": False}, "without its bias, which flopcast cannot count"),
     ({"model_type": "apertus1p5_text", "output_vocab_size": 64}, "= 64 gives the head other rows than the embedding's"),
-    ({"model_type": "jamba"}, "is built on Mamba-1"),
-    ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks"),
     ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
-    ({**DEEPSEEK, "kv_lora_rank": ...}, "kv_lora_rank is missing"),
     ({"model_type": "mamba2"}, "is built on Mamba-1, RWKV or another recurrence"),
-    ({"model_type": "bert"}, "an encoder"),
     ({"is_encoder_decoder": True}, "has an encoder"),
     ({"model_type": "lama"}, "did you mean 'llama'"),
     ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "text_config says none of the sizes of 'llama'"),
     ({"model_type": "new_vl", "text_config": {"hidden_size": 64}}, "text_config.model_type is missing, and nothing"),
     ({"model_type": "clip", "text_config": {"hidden_size": 64}}, "has no decoder of text alone"),
     ({"model_type": "blip-2", "text_config": {"model_type": "t5", "hidden_size": 64}}, "no decoder of text alone"),
-    ({"model_type": "vl", "text_config": {"model_type": "t5", "d_model": 64}}, "'t5' is an encoder and a decoder"),
     ({"model_type": "vl", "is_encoder_decoder": True, "text_config": {"model_type": "gemma"}}, "has an encoder"),
-    ({"model_type": "qwen3_vl", "text_config": {"hidden_size": "a"}}, "text_config.hidden_size = a must be a whole"),
-    ({"intermediate_size": ...}, "intermediate_size is missing"),
     ({"num_hidden_layers": 2**40}, "num_hidden_layers = 1099511627776 must be at most 100,000"),
-    ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "intermediate_size": "x"}, "intermediate_size = x must be a"),
-    ({"hidden_size": float("inf")}, "hidden_size = inf must be a whole number"),
-    ({"num_attention_heads": float("nan")}, "num_attention_heads = nan must be a whole number"),
-    ({"model_type": "gpt2", "resid_pdrop": float("inf")}, "resid_pdrop = inf must be a number"),
     ({**QWEN3, "model_type": "flint", "shared_expert_intermediate_size": 64}, "layer_types is missing; it says which layers see a window"),
     ({"model_type": "chatglm", "inner_hidden_size": 16384}, "is here the first ChatGLM"),
     ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln = true norms queries and keys"),
     ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]}, "moe_topk = .* differs from layer to layer"),
     ({"model_type": ..., "architectures": ...}, "of no kind that can be imported"),
-    ({"model_type": ..., "architectures": ["NewForCausalLM"]}, "no model_type"),
     ({"model_type": ..., "architectures": [{"x": 1}]}, "no model_type"),
     ({"model_type": 7}, "must be text"),
-    ({"hidden_size": ...}, "hidden_size is missing"),
-    ({"hidden_size": "big"}, "hidden_size = big must be a whole number"),
-    ({"hidden_size": -1}, "must be a whole number"),
     ({"hidden_size": 10**400}, "a number of about 400 digits must be a whole number"),
-    ({"num_attention_heads": True}, "must be a whole number"),
     ({"num_attention_heads": 31}, "not divisible by num_heads 31"),
     ({"num_hidden_layers": [32]}, "must be a whole number"),
     ({"tie_word_embeddings": "yes"}, "must be true or false"),
@@ -724,7 +659,6 @@ REFUSED_SCRIPTS = [  # command, why
 ]  # fmt: skip
 REFUSED_STAGES = [  # lines of torchtitan's section, why
     ('pipeline_parallel_split_points = ["layers.14", "layers.4", "layers.24"]', "must name layers of growing"),
-    ('pipeline_parallel_split_points = ["layers.14", "layers.x", "layers.24"]', "must name layers of growing"),
     (f"module_fqns_per_model_part = {json.dumps(FQNS[:-1])}", "must list each stage's modules"),
     (f"module_fqns_per_model_part = {json.dumps([FQNS[0] + FQNS[1], *FQNS[2:]])}", "has 3 stages, no multiple of"),
     ("pipeline_parallel_first_stage_less_layers = 30", "leave the first or the last less than"),
@@ -732,19 +666,15 @@ REFUSED_STAGES = [  # lines of torchtitan's section, why
 REFUSED_TEXTS = [  # text, name of the file, why
     ("", "a.json", "not JSON"),
     ("{", "a.json", "line 1, column 2"),
-    ("[]", "a.json", "of no kind that can be imported"),
     ('{"a": 1, "a": 2}', "a.json", "'a' is given twice"),
     ('{"a": NaN}', "a.json", "of no kind that can be imported"),
     ('{"a": ' + "1" * 5000 + "}", "a.json", "digits"),
     ("[" * 100_000 + "]" * 100_000, "a.json", "nested more than 40 levels"),
-    ('{"a":' * 60 + "1" + "}" * 60, "a.json", "nested more than 40 levels"),
     ("a = " + "[" * 100_000, "a.toml", "nested more than 40 levels|not TOML"),
-    ("x = " + "1" * 5000, "a.toml", "digits|not TOML"),
     ("a = 1\na = 2", "a.toml", "not TOML"),
     ("hello", "a.sh", "of no kind"),
     ("--num-layers 2", "a.sh", "no command with --num-layers and --hidden-size|--hidden-size is missing"),
     ("A='--num-layers", "a.sh", "line 1: a quotation that begins with ' is never closed"),
-    ("A=(--num-layers", "a.sh", "the array A=\\( is never closed"),
     ("pretrain_gpt.py --num-layers $(", "a.sh", "a bracket \\( is never closed"),
     ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "p.py --num-layers 2", "a.sh", "grow beyond"),
     ("python p.py --num-layers 2 --hidden-size " + "9" * 400, "a.sh", "must be a whole number"),

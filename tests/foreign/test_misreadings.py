@@ -302,36 +302,11 @@ def test_megatron_bridge_fine_tunes_on_packed_samples_of_squad(line, packed):
     assert scenario.stack.fused_rotary == scenario.stack.fused_router == (packed is None)
 
 
-SETTINGS = [  # kind, keys at dotted places, field, value
-    ("axolotl", {"torch_compile": "auto"}, "stack.compiled", True),
-    ("torchtune", {"fsdp_reshard_after_forward": False}, "plan.reshard_after_forward", False),
-    ("torchtune", {"enable_fp8_training": True, "dtype": "bf16"}, "training.precision", "fp8"),
-    ("torchtune", {"enable_fp8_training": True, "dtype": "bf16"}, "training.master_precision", "none"),
-    ("trl", {"parallelism_config.tp_size": 2}, "plan.tp", 2),
-    ("trl", {"parallelism_config.cp_size": 2}, "plan.cp", 2),
-    ("automodel", {"distributed.mp_policy.reduce_dtype": "bfloat16"}, "stack.gradient_precision", "bf16"),
-    ("automodel", {}, "stack.sums_at_last_flush", True),
-    ("maxtext", {"quantization": "fp8", "weight_dtype": "bfloat16"}, "training.master_precision", "none"),
-    ("levanter", {"model.gradient_checkpointing": "save_all"}, "plan.recompute", "none"),
-    ("prime_rl", {"model.ac.mode": "selective", "model.ac.targets": ["norm"]}, "plan.recompute_modules", ["layernorm"]),
-    ("prime_rl", {"model.ac.mode": "selective"}, "plan.recompute", "per_op"),
-    ("paddlenlp", {"lora": True, "weight_quantize_algo": "nf4"}, "training.frozen_precision", "nf4"),
-    ("paddlenlp", {"sequence_parallel": 1}, "plan.sequence_parallel", False),
-    ("paddlenlp", {"recompute": 1, "recompute_granularity": "core_attn"}, "plan.recompute", "selective"),
-    ("llama_factory", {"use_muon": True}, "training.optimizer", "muon"),
-    ("trl", {"use_flash_attention_2": True}, "stack.attention", "flash"),
-    ("axolotl", {"liger_rope": True}, "stack.fused_rotary", True),
-    ("axolotl", {"liger_rope": True}, "stack.fused_cross_entropy", False),
-    ("axolotl", {"liger_cross_entropy": True}, "stack.fused_cross_entropy", True),
-    ("olmo", {"model.multi_query_attention": True}, "model.num_kv_heads", 1),
-    ("olmo", {"model.residual_dropout": 0.1}, "model.dropout", 0.1),
-]  # fmt: skip
 SAID = [  # text, name of the file, kind, what is given, field, what it is
     *((f"{SCRIPT} {more}", "run.sh", None, Given(), path, value) for more, path, value in MEGATRON),
     *((json.dumps(with_keys(TITAN, keys)), "c.json", None, Given(), path, value) for keys, path, value in TORCHTITAN),
     *((json.dumps(with_keys(SPEED, keys)), "ds.json", None, LLAMA, path, value) for keys, path, value in DEEPSPEED),
     *((OVERRIDES.format(more), "overrides.sh", None, Given(), path, value) for more, path, value in BRIDGE),
-    *((json.dumps(with_keys(SMALL[kind], keys)), "c.json", kind, Given(gpus=8), path, value) for kind, keys, path, value in SETTINGS),
 ]  # fmt: skip
 
 
