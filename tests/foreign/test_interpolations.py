@@ -46,8 +46,3 @@ def test_names_in_a_circle_and_growing_texts_are_left():
     assert resolved({"a": "${a}"}) == {"a": "${a}"}
     growing = {f"x{n}": f"${{x{n + 1}}}${{x{n + 1}}}" for n in range(18)} | {"x18": "y" * 100}
     assert all(isinstance(value, str) and len(value) <= 20_000 for value in resolved(growing).values())
-
-
-def test_what_is_no_mapping_is_left():
-    assert resolved([1, "${a}"]) == [1, "${a}"]
-    assert resolved(None) is None

@@ -5,19 +5,15 @@ import os
 import random
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from rows import rows
-from typer.testing import CliRunner
 
-from sim.cli import app
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_file, import_text
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.shell.reader import read_script
 
-FOREIGN = Path(__file__).parent / "files"
 SHAPE = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --bf16"
 
 
@@ -143,13 +139,6 @@ def test_a_loop_is_not_passed_over():
     found = import_text("\n".join(lines), "run.sh", Given(env={"N": 4}))
     assert found.scenario().plan.microbatch_size == 4
     assert any("a loop, which is not followed" in entry.note for entry in found.ledger.ignored)
-
-
-def test_a_condition_that_is_not_decided_leaves_nothing_as_it_was():
-    text = f"A='{SHAPE}'\nif [ -f x ]; then A=\"$A --sequence-parallel\"; fi\ntorchrun --nproc_per_node 8 pretrain_gpt.py $A"
-    imported = import_text(text, "run.sh")
-    assert imported.scenario().plan.num_gpus == 8
-    assert any(entry.name == "line 2" and "may set A" in entry.note for entry in imported.ledger.ignored)
 
 
 @rows(
@@ -292,30 +281,6 @@ def test_arguments_in_yaml(tmp_path):
     found = import_file(tmp_path / "run.sh").scenario()
     assert (found.model.num_layers, found.plan.num_gpus, found.training.precision) == (4, 2, "fp16")
     assert (found.model.gated_mlp, found.plan.zero_stage) == (False, 0)
-
-
-def test_commands_take_arguments_and_environment(tmp_path):
-    run, out = tmp_path / "run.sh", tmp_path / "out.yaml"
-    run.write_text(
-        f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --tensor-model-parallel-size $1 --micro-batch-size $MBS\n"
-    )
-    words = ["import", str(run), "-o", str(out), "--arg", "2", "--env", "MBS=4"]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert "microbatch_size: 4" in out.read_text()
-    bad = CliRunner().invoke(app, [*words[:-1], "MBS"])
-    assert "must look like NNODES=4" in str(bad.exception)
-
-
-def test_a_training_in_a_condition():
-    text = f"if timeout 600 torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} 2>&1 | tee log; then echo good; fi"
-    assert import_text(text, "run.sh").scenario().plan.num_gpus == 8
-
-
-@rows("lines, nvls", [("", True), ("export NCCL_NVLS_ENABLE=0", False), ("NCCL_NVLS_ENABLE=1", True)])
-def test_a_script_says_whether_nvlink_s_switches_add(lines, nvls):
-    text = f"#!/bin/bash\n{lines}\ntorchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 "
-    text += "--num-attention-heads 8 --seq-length 512 --bf16"
-    assert import_text(text, "run.sh").scenario().stack.nvls == nvls
 
 
 @rows(

@@ -63,14 +63,6 @@ def test_arguments_are_laid_over_the_file_that_they_name(tmp_path):
     assert not wrong_facts(import_file(tmp_path / "run.sh").scenario(), expected)
 
 
-def test_sharding_in_the_file_of_accelerate(tmp_path):
-    (tmp_path / "a.yaml").write_text(
-        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {zero_stage: 1}\n"
-    )
-    (tmp_path / "run.sh").write_text(f"accelerate launch --config_file a.yaml sft.py {FLAGS}\n")
-    assert import_file(tmp_path / "run.sh").scenario().plan.zero_stage == 1
-
-
 def test_what_cannot_be_read_is_refused():
     for command, why in (
         ("llamafactory-cli train x.yaml", "settings stand in x.yaml, which is not beside the script; import that file"),

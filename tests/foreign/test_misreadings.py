@@ -184,12 +184,6 @@ DEEPSPEED = [  # (keys, field, what it is)
 LLAMA = Given(model="llama2-7b", gpus=16)
 
 
-def test_what_deepspeed_leaves_to_the_trainer_is_said():
-    keys = {"zero_optimization.overlap_comm": "auto", "bf16.enabled": "auto", "optimizer.type": "auto"}
-    ignored = {entry.name for entry in import_text(json.dumps(with_keys(SPEED, keys)), "ds.json", LLAMA).ledger.ignored}
-    assert {*keys} <= ignored
-
-
 # Megatron-Bridge's overrides
 
 OVERRIDES = """
@@ -212,16 +206,6 @@ BRIDGE = [
     ("optimizer.use_precision_aware_optimizer=true optimizer.exp_avg_dtype=torch.bfloat16 " "optimizer.exp_avg_sq_dtype=torch.bfloat16 ddp.use_distributed_optimizer=true", "training.moment_precision", "bf16"),
     ("model.window_size=[127,0]", "model.sliding_window", 128),
 ]  # fmt: skip
-
-
-def test_overrides_of_a_recipe_that_the_command_names():
-    text = """
-    torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain_config \\
-        train.global_batch_size=128 model.tensor_model_parallel_size=4 model.context_parallel_size=1
-    """
-    scenario = import_text(text, "run.sh").scenario()
-    assert (scenario.model.name, scenario.plan.num_gpus, scenario.plan.tp) == ("llama3-8b", 8, 4)
-    assert scenario.training.global_batch_size == 128
 
 
 def test_overrides_that_cannot_be():
@@ -333,14 +317,3 @@ UNPRICED = [
 def test_what_a_step_may_take_longer_for_is_said(base, keys, name, kind, given):
     ledger = import_text(json.dumps(with_keys(base, keys)), name, given, kind=kind).ledger
     assert any(next(iter(keys)).startswith(entry.name) for entry in ledger.unpriced)
-
-
-def test_stages_of_verl_that_hold_other_numbers_of_layers():
-    actor = "actor_rollout_ref.actor.megatron"
-    ends = {
-        f"{actor}.override_transformer_config.num_layers_in_{end}_pipeline_stage": n
-        for end, n in (("first", 4), ("last", 1))
-    }
-    keys = {"actor_rollout_ref.model.path": "deepseek-ai/DeepSeek-V3", f"{actor}.pipeline_model_parallel_size": 16}
-    text = json.dumps(with_keys({"trainer": {"nnodes": 2}, "data": {}}, {**keys, **ends}))
-    assert import_text(text, "v.json", kind="verl").scenario().plan.pipeline_layout == "Et*4|(t*4|)*14tL"

@@ -125,30 +125,6 @@ def test_a_deepspeed_file_beside_a_recipe_is_read(tmp_path):
     assert not scenario.stack.overlap_grad_reduce
 
 
-def test_a_deepspeed_file_elsewhere_is_not_opened(tmp_path):
-    (tmp_path / "zero2.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
-    below = tmp_path / "recipes"
-    below.mkdir()
-    recipe = below / "recipe.json"
-    for name in ("../zero2.json", str(tmp_path / "zero2.json")):
-        recipe.write_text(json.dumps({**SMALL["axolotl"], "deepspeed": name}))
-        imported = import_file(recipe)
-        assert any("is not beside this file; so its name says" in entry.note for entry in imported.ledger.read)
-        assert imported.scenario().plan.zero_stage == 2
-
-
-def test_a_model_in_a_folder_beside_a_recipe_is_read(tmp_path):
-    config = {
-        "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
-        "vocab_size": 1024, "max_position_embeddings": 512,
-    }  # fmt: skip
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({**SMALL["axolotl"], "base_model": "./mine"}))
-    assert import_file(recipe).scenario().model.num_layers == 4
-
-
 def test_a_tpus_training_is_priced_on_the_gpus_that_the_caller_names():
     imported = import_text(json.dumps({**SMALL["maxtext"], "hardware": "tpu"}), "r.json", Given(8, "superpod-h100"))
     assert "priced on GPUs" in imported.to_yaml()

@@ -58,6 +58,11 @@ SMALL = {
 }  # fmt: skip
 OTHERS = {  # what is no recipe by settings, or another tool's form of one
     "deepspeed": {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1, "overlap_comm": True, "reduce_bucket_size": 5e8}},
+    "huggingface": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "hidden_act": "silu",
+        "tie_word_embeddings": False, "rope_theta": 500000.0, "rms_norm_eps": 1e-05, "bos_token_id": 1, "torch_dtype": "bfloat16",
+    },
     # FlagScale's YAML: keys of Megatron-LM's arguments in nested sections (examples/*/conf/train).
     "flagscale": {
         "system": {
@@ -98,7 +103,7 @@ OTHERS = {  # what is no recipe by settings, or another tool's form of one
     },
 }  # fmt: skip
 OPTIONS = {  # what is told beside a file, where that is not how many GPUs there are
-    "nanotron": {}, "nemo_yaml": {}, "surogate": {}, "verl": {}, "litgpt": {}, "accelerate": {"model": "llama3-8b"},
+    "nanotron": {}, "nemo_yaml": {}, "surogate": {}, "verl": {}, "litgpt": {}, "huggingface": {}, "accelerate": {"model": "llama3-8b"},
     "deepspeed": {"gpus": 8, "model": "llama2-7b"}, "flagscale": {"gpus": 32}, "megatron_yaml_cfg": {"gpus": 32},
 }  # fmt: skip
 
@@ -391,6 +396,33 @@ ROWS = {  # kind -> (what a recipe says besides, or in place of what it said; fa
         ({"precision": "32-true"}, {"training.precision": "fp32"}),
         ({"train.max_seq_length": 2048}, {"training.sequence_length": 2048}),
         ({"optimizer": "AdamW"}, {"training.optimizer": "adam"}),
+    ],
+    "huggingface": [
+        ({}, {"model.num_layers": 32, "model.hidden_size": 4096, "model.num_heads": 32, "model.num_kv_heads": 8, "model.intermediate_size": 14336, "model.vocab_size": 128256, "model.max_sequence_length": 8192, "model.tied_embeddings": False}),
+        ({"num_attention_heads": 40, "hidden_size": 5120, "num_hidden_layers": 40}, {"model.num_heads": 40, "model.hidden_size": 5120, "model.num_layers": 40}),
+        ({"model_type": "llama", "num_key_value_heads": None}, {"model.num_kv_heads": 32, "model.num_heads": 32}),  # of before grouped queries
+        ({"model_type": "llama", "attention_bias": True}, {"model.qkv_bias": True}),
+        ({"model_type": "mistral", "sliding_window": 4096, "num_key_value_heads": None}, {"model.sliding_window": 4096, "model.num_kv_heads": 8}),
+        ({"model_type": "qwen3", "head_dim": 64}, {"model.head_dim": 64, "model.query_key_norm": "head"}),
+        ({"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 21, "sliding_window": 32768}, {"model.qkv_bias": True, "model.layer_types": ["full_attention"]}),
+        ({"model_type": "olmo2"}, {"model.query_key_norm": "all"}),
+        ({"model_type": "gemma3_text", "head_dim": 256, "sliding_window": 1024, "sliding_window_pattern": 4, "tie_word_embeddings": None}, {"model.layer_types": ["sliding_attention"] * 3 + ["full_attention"], "model.sliding_window": 1024, "model.head_dim": 256, "model.tied_embeddings": True}),
+        ({"model_type": "gemma3_text", "head_dim": 256, "sliding_window": 512, "tie_word_embeddings": True}, {"model.layer_types": ["sliding_attention"] * 5 + ["full_attention"], "model.sliding_window": 512, "model.tied_embeddings": True}),
+        ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}, {"model.num_experts": 8, "model.experts_per_token": 2, "model.expert_intermediate_size": 14336}),
+        ({"model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "head_dim": 128, "decoder_sparse_step": 1, "mlp_only_layers": []}, {"model.num_experts": 128, "model.experts_per_token": 8, "model.expert_intermediate_size": 768}),
+        *(({"model_type": kind, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "moe_intermediate_size": 2048, "moe_layer_freq": 1, "scoring_func": "sigmoid", **more},
+           {"model.head_dim": 192, "model.num_heads": 32, "model.num_kv_heads": 32, "model.key_value_rank": 512, "model.num_experts": 256, "model.shared_expert_intermediate_size": 2048, **facts}) for kind, more, facts in (
+            ("deepseek_v3", {"q_lora_rank": 1536, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1}, {"model.query_rank": 1536, "model.num_dense_layers": 3, "model.num_mtp_layers": 1}),
+            ("kimi_k2", {"first_k_dense_replace": 1}, {"model.num_dense_layers": 1, "model.num_mtp_layers": 0}),
+        )),
+        # Nemotron-H's files have Infinity in them, as Python writes it.
+        ({"model_type": "nemotron_h", "num_hidden_layers": None, "hybrid_override_pattern": "MEM*E" * 2, "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4, "head_dim": 128, "time_step_limit": [0.0, float("inf")], "n_routed_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1024, "moe_shared_expert_intermediate_size": 2048},
+         {"model.num_layers": 10, "model.num_experts": 32, "model.linear_num_heads": 64, "model.linear_key_head_dim": 128}),
+        ({"model_type": "gpt2", "num_hidden_layers": None, "hidden_size": None, "num_attention_heads": None, "num_key_value_heads": None, "intermediate_size": None, "max_position_embeddings": None, "tie_word_embeddings": None, "vocab_size": 50257, "n_layer": 24, "n_head": 16, "n_embd": 1024, "n_positions": 1024, "n_ctx": 1024, "resid_pdrop": 0.1},
+         {"model.num_layers": 24, "model.hidden_size": 1024, "model.num_heads": 16, "model.num_kv_heads": 16, "model.intermediate_size": 4096, "model.vocab_size": 50257, "model.max_sequence_length": 1024, "model.tied_embeddings": True, "parameters": 354823168}),
+        ({"rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}}, {}),
+        ({"quantization_config": {"bits": 4, "group_size": 128, "quant_method": "gptq"}}, {}),
+        ({"torch_dtype": None, "dtype": "bfloat16", "_name_or_path": "./checkpoints/run-7", "pretraining_tp": 1}, {}),
     ],
     "deepspeed": [
         ({}, {"plan.microbatch_size": 2, "num_microbatches": 4, "plan.zero_stage": 1, "training.precision": "bf16", "plan.optimizer_offload": 0.0, "plan.recompute": "full"}),

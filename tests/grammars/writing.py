@@ -7,9 +7,9 @@ from pathlib import Path
 from .recipes import OPTIONS, OTHERS, ROWS, SMALL, with_keys
 
 BASES = {**SMALL, **OTHERS}
-OWN = ("huggingface", "megatron", "megatron_bridge", "nemo", "torchtitan")
+OWN = ("megatron", "megatron_bridge", "nemo", "torchtitan")
 """Kinds whose files are programs, or of many shapes: each has a module of its own, with a function `write(rng)`."""
-KINDS = sorted({*SMALL, *OWN, "deepspeed"})
+KINDS = sorted({*SMALL, *OWN, "deepspeed", "huggingface"})
 FORMS = sorted(
     {"flagscale", "megatron_yaml_cfg", *(path.stem for path in Path(__file__).parent.glob("forms/[a-z]*.py"))}
 )
@@ -34,9 +34,24 @@ def written(kind, data, rng):
     """A recipe's settings as a file: its name and its text."""
     if kind == "prime_rl":
         return "train.toml", as_toml(data)
+    if kind == "huggingface":
+        whole = shuffled(rng, within(rng, data) if rng.random() < 0.4 else data)
+        return "config.json", json.dumps(whole, indent=2)
     if kind == "deepspeed" or (kind in SMALL and rng.random() < 0.3):
         return "recipe.json", json.dumps(shuffled(rng, data), indent=1)
     return "recipe.yaml", as_yaml(rng, data)
+
+
+def within(rng, data):
+    """A model's configuration inside that of a model of pictures and text, which may say whether embeddings are tied."""
+    section, kind = rng.choice(
+        [("text_config", "llava"), ("llm_config", "internvl_chat"), ("language_config", "new_vl")]
+    )
+    outer = {"model_type": kind, "vision_config": {"hidden_size": 1024, "model_type": "clip_vision_model"}}
+    if "tie_word_embeddings" in data and rng.random() < 0.5:
+        outer["tie_word_embeddings"] = data["tie_word_embeddings"]
+        data = {key: value for key, value in data.items() if key != "tie_word_embeddings"}
+    return {**outer, section: data, "image_token_index": 32000, "projector_hidden_act": "gelu"}
 
 
 def drawn(rng, base, rows, most=4):

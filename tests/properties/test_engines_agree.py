@@ -115,10 +115,3 @@ def test_what_an_overlapped_reduction_leaves_exposed(reduce, hidden_share, expos
     timeline = run(program_of(order, costs, hide_grad_reduce=True))
     assert timeline.exposed_reduce_s == pytest.approx(np.full(2, exposed))
     assert timeline.step_time_s == pytest.approx((4 + 1) * 3 + exposed)
-
-
-def test_a_gather_hides_behind_no_more_than_the_forward_there_is(costs_of):
-    order = build_order("1f1b", 2, 1, 4)
-    costs = costs_of(2, [1] * 2, [2] * 2, gather_s=[100.0] * 2, hidden_share=1.0)
-    timeline = run(program_of(order, costs, hide_gather=True))
-    assert (timeline.exposed_gather_s >= 100 - 4 * 1 - 1e-9).all()

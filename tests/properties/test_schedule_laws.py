@@ -337,13 +337,6 @@ def test_a_folded_order_takes_as_long(name, data, blocks, more, random_costs):
     np.testing.assert_array_equal(peak_in_flight(folded), peak_in_flight(whole))
 
 
-def test_a_step_of_a_million_microbatches(costs_of):
-    order = build_order("1f1b", 8, 1, 1_000_000, fold=True)
-    assert len(order) < 10_000
-    assert order.weight.sum() == 16_000_000
-    assert played(order, costs_of, 1.0, 2.0, 0.0)[0] == pytest.approx(7 * 3, rel=1e-6)
-
-
 @each_schedule
 @given(data=st.data())
 def test_needs_and_topological_order_agree(name, data):
@@ -428,12 +421,6 @@ def test_broken_order_is_refused_and_shown(name, break_order, data):
     assert expected in message
     assert all(f"rank {rank} |" in message for rank in range(p))
     assert "→" in message  # where it stands, or beside what is left of its micro-batch
-
-
-def test_the_mark_stands_before_the_offending_action():
-    rows = [[Action(0, Kind.F, 0), Action(0, Kind.B, 0)], [Action(1, Kind.B, 0), Action(1, Kind.F, 0)]]
-    with pytest.raises(ScheduleError, match=r"(?s)rank 0 waits for 1B0 before 0B0.*rank 0 \|  0F0 →0B0\nrank 1 \|"):
-        make_order("mine", rows, 2, 1)
 
 
 @pytest.mark.parametrize(

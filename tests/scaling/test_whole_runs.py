@@ -66,25 +66,6 @@ def test_llama3s_run():
     assert (own.cost, own.currency) == (pytest.approx(1.5 * own.gpu_hours), "EUR")
 
 
-def test_spare_nodes_are_paid_for_and_checkpoints_cost():
-    cluster = load_scenario(TRILLION).cluster
-    storing = even_storing(14e12, 4096, cluster)
-
-    def run(node=cluster.node, **changes):
-        return training_run(storing, 4096, node, 100.0, 1e4, 1e11, Terms(**changes))
-
-    spared = run(failures=Failures(spare_nodes=4))
-    assert spared.gpu_hours == pytest.approx((4096 + 32) * spared.wall_s / 3600)
-    waits, background = run(), run(asynchronous=True)
-    assert waits.wall_s > background.wall_s
-    assert background.checkpoints.drain_s == waits.checkpoints.blocking_s == storing.write_s
-    assert run(failures=Failures(startup_s=60.0)).failures.restart_s == 60.0 + storing.load.seconds
-    # A GPU of unknown power costs the energy alone.
-    powerless = run(cluster.node.replace(max_power_w=None, gpu=cluster.gpu.replace(max_power_w=None)))
-    assert powerless.energy_j is None
-    assert powerless.cost == run().cost
-
-
 def test_a_goals_data_and_steps():
     goal = goal_of(70e9, tokens=1.4e12)
     loss = float(power_sum_loss(70e9, 1.4e12, BESIROGLU))
@@ -127,16 +108,6 @@ test_goals_that_cannot_be = refusals(SpecError, lambda asked: goal_of(1e9, **ask
     ({"tokens": 1e9, "batch_law": "kaplan"}, "did you mean 'kaplan-2020'"),
     ({"tokens": 1e9, "batch_law": "deepseek-2024-best"}, "no limit; choose from"),
 ])  # fmt: skip
-
-
-def test_a_loss_takes_more_data_at_a_large_batch():
-    scenario = load_scenario(GPT3)
-    training = train(scenario, loss=2.0)
-    goal = goal_of(float(training.answer.params), loss=2.0)
-    assert training.run.tokens == pytest.approx(goal.tokens(1536 * 2048))
-    assert training.run.steps == pytest.approx(goal.steps(1536 * 2048))
-    with pytest.raises(SpecError, match="Give --tokens, --within or --loss"):
-        train(scenario.replace(training=scenario.training.replace(tokens=None)))
 
 
 def test_a_given_time_leaves_the_tokens_open():

@@ -12,7 +12,6 @@ from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
 from sim.search.explain import rank_plan, why_not
-from sim.search.sensitivity import sensitivity
 from sim.specs import build_scenario, load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -123,29 +122,6 @@ def test_plans_without_a_rank_say_why(small):
 
 
 # What each value costs
-
-
-def test_every_value_has_its_best_plan(small):
-    costs = sensitivity(small)
-    frame = small.to_frame()
-    best = small.best[0]
-    for axis in {each.axis for each in costs}:
-        rows = [each for each in costs if each.axis == axis]
-        there = frame[axis].unique()
-        assert len(rows) == len(there) > 1
-        assert sum(each.is_best for each in rows) == 1
-        for each in rows:
-            fitting = frame[(frame[axis] == each.value) & frame["fits"]]
-            assert (each.best is None) == (not len(fitting))
-            if each.best is None:
-                assert "fits in" in each.ruled_out
-                continue
-            assert getattr(each.best.scenario.plan, axis) == each.value
-            assert each.loss >= -1e-9
-            assert each.best.priced_step_time_s <= fitting["step_time_s"].min() * 1.05
-            lost = each.best.answer.step_time_s - best.answer.step_time_s
-            assert sum(each.causes.values()) == pytest.approx(lost, abs=1e-6)
-    assert {"tp", "pp", "microbatch_size", "num_chunks", "recompute", "zero_stage"} <= {each.axis for each in costs}
 
 
 # Why not

@@ -1,7 +1,5 @@
 """The best plan of every schedule: bounds that hold, bests that are the best, and words about what is not."""
 
-import heapq
-from collections import deque
 from dataclasses import replace
 from itertools import product
 
@@ -14,8 +12,8 @@ from rows import mostly_thorough
 
 from sim.errors import FlopcastError, ScheduleError, SpecError
 from sim.estimate import estimate
-from sim.schedules import get_schedule, passes, schedule_names
-from sim.schedules.actions import B, F, I
+from sim.schedules import get_schedule, schedule_names
+from sim.schedules.actions import F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
@@ -112,51 +110,6 @@ def test_orders_chosen_by_times_keep_to_their_candidates(name, ranks, chunks, co
         )
         fits.append(kept and alike)
     assert any(fits)
-
-
-def one_by_one(home, copies, count, most, forward_first):
-    """As `passes.play`, event by event: the earliest rank that is free takes the best that has arrived."""
-    per_copy, ranks = len(home) // copies, max(home) + 1
-    arrived = {(stage, kind): deque() for stage in range(len(home)) for kind in (F, B)}
-    for number in range(count):
-        arrived[number % copies * per_copy, F].append((0.0, number))
-    free, rows, in_flight = [0.0] * ranks, [[] for _ in range(ranks)], [0] * len(home)
-    events = [(0.0, rank) for rank in range(ranks)]
-    while events:
-        now, rank = heapq.heappop(events)
-        able = [
-            ((kind == F) != forward_first, came[0][1], -stage)
-            for (stage, kind), came in arrived.items()
-            if home[stage] == rank and came and came[0][0] <= now and (kind == B or in_flight[stage] < most)
-        ]
-        if now < free[rank] or not able:
-            continue
-        later, number, negative = min(able)
-        stage, kind = -negative, F if later != forward_first else B
-        arrived[stage, kind].popleft()
-        in_flight[stage] += 1 if kind == F else -1
-        rows[rank].append((stage, kind, number))
-        free[rank] = now + 1.0
-        heapq.heappush(events, (free[rank], rank))
-        turns = kind == F and (stage + 1) % per_copy == 0
-        if kind == F or stage % per_copy:
-            there = stage if turns else stage + 1 if kind == F else stage - 1
-            arrived[there, B if turns else kind].append((free[rank], number))
-            heapq.heappush(events, (max(free[rank], free[home[there]]), home[there]))
-    return [np.array(row).reshape(-1, 3) for row in rows]
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    ranks=st.integers(1, 14), waves=st.integers(1, 2), copies=st.sampled_from([1, 2]), count=st.integers(1, 12),
-    most=st.integers(1, 8), first=st.booleans(),
-)  # fmt: skip
-def test_playing_all_ranks_at_once_gives_the_order_of_events(ranks, waves, copies, count, most, first):
-    there = [*range(ranks), *reversed(range(ranks))]
-    home = there if copies == 2 else there * waves
-    played = passes.play(home, copies, count * copies, lambda stage: most, forward_first=first)
-    plain = one_by_one(home, copies, count * copies, most, first)
-    assert all(np.array_equal(*pair) for pair in zip(played, plain, strict=True))
 
 
 # The best is the best

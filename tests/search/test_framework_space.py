@@ -1,14 +1,10 @@
 """A search's space: plans that the framework can run, with the fields that are set."""
 
-import random
-
-import numpy as np
-import pytest
 from random_scenarios import scenario_of
 from rows import forms, rows
 from typer.testing import CliRunner
 
-from sim import build_scenario, estimate, load_scenario, search
+from sim import load_scenario, search
 from sim.cli import app
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
@@ -42,63 +38,6 @@ def refusals(scenario, framework):
     except SpecError as error:
         return str(error)
     return ""
-
-
-SMALL = {
-    "model": {"num_layers": 12, "hidden_size": 1024, "num_heads": 16, "vocab_size": 51200, "num_experts": 0},
-    "cluster": "superpod-a100", "training": {"global_batch_size": 32, "sequence_length": 2048, "precision": "bf16"},
-    "plan": {"tp": 2, "pp": 2, "dp": 4}, "stack": "megatron-core",
-}  # fmt: skip
-VALUES = {
-    "tp": (1, 2, 4, 8), "pp": (1, 2, 3, 4), "dp": (1, 2, 4, 8), "microbatch_size": (1, 2, 4), "num_chunks": (1, 2, 3),
-    "schedule": ("1f1b", "interleaved", "gpipe"), "sequence_parallel": (False, True), "zero_stage": (0, 1, 2, 3),
-    "recompute": ("none", "selective", "full"), "uneven_layers": (False,), "num_gpus": (16,),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def small():
-    return build_scenario(SMALL)
-
-
-@pytest.mark.thorough
-def test_set_fields_stay_set(small):
-    """Against the whole table: of the plans with the fields that are set the first is found, or none is there."""
-    rng, found = random.Random(5), 0
-    table = search(small, any_framework=True, room=(), top=1).to_frame()
-    for _ in range(40):
-        fixed = {name: rng.choice(VALUES[name]) for name in rng.sample(sorted(VALUES), rng.randint(1, 4))}
-        fixed = {
-            name: (value, rng.choice(VALUES[name])) if rng.random() < 0.3 else value for name, value in fixed.items()
-        }
-        rows_left = table[table.fits]
-        for name, value in fixed.items():
-            if name in rows_left:
-                rows_left = rows_left[np.isin(rows_left[name], value)]
-            elif name == "uneven_layers":
-                rows_left = rows_left[12 % (rows_left.pp * rows_left.num_chunks) == 0]
-        if rows_left.empty:
-            with pytest.raises(InfeasiblePlan, match=rf"plan\.({'|'.join(fixed)})|none of"):
-                search(small, any_framework=True, room=(), top=1, fixed=fixed)
-            continue
-        result = search(small, any_framework=True, room=(), top=1, confirm=200, fixed=fixed)
-        found += 1
-        best = result.best[0]
-        for name, value in fixed.items():
-            assert getattr(best.scenario.plan, name) in (value if isinstance(value, tuple) else (value,)), fixed
-        assert result.plans_feasible == len(rows_left), fixed
-        # The closed form's first is below the exact engine's best, which is that of the plans with these fields.
-        assert rows_left.step_time_s.min() <= best.answer.step_time_s * (1 + 1e-9)
-        assert best.answer.step_time_s <= estimate_of(small, rows_left.iloc[0]) * (1 + 1e-9)
-    assert 10 < found < 40
-
-
-def estimate_of(scenario, row):
-    names = ("tp", "cp", "pp", "dp", "ep", "num_chunks", "microbatch_size", "schedule", "recompute")
-    fields = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names}
-    fields |= {"sequence_parallel": bool(row.sequence_parallel), "zero_stage": int(row.zero_stage)}
-    dealt = 12 % (fields["pp"] * fields["num_chunks"])
-    return estimate(scenario.replace(plan=type(scenario.plan)(**fields, uneven_layers=dealt != 0))).step_time_s
 
 
 def test_room_and_layouts_keep_what_is_set(scenarios):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.search.layout import balance_layout, cut_evenly, layout_text
-from sim.specs.loading import build_scenario
 from sim.specs.plan import layout_stages
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -54,25 +53,6 @@ def test_the_balanced_layout_of_deepseek_v3():
     again = estimate(load_scenario(DEEPSEEK, ["plan.schedule=1f1b", "plan.uneven_layers=false",
                                               f"plan.pipeline_layout={found.layout}"]))  # fmt: skip
     assert again.step_time_s == found.answer.step_time_s
-
-
-def test_longer_stages_lie_where_the_step_is_shortest():
-    """One stage of three layers of 40: every place is as even, and takes up to 6 % longer."""
-    scenario = build_scenario(
-        {"model": "llama3-70b", "cluster": "superpod-h100", "stack": "megatron-core",
-         "plan": {"tp": 4, "pp": 8, "dp": 1, "schedule": "interleaved", "num_chunks": 5, "sequence_parallel": True},
-         "training": {"global_batch_size": 16, "sequence_length": 8192, "precision": "bf16"}}
-    )  # fmt: skip
-    found = balance_layout(scenario)
-
-    def seconds(place):
-        sizes = np.array([2] * 38)
-        sizes[place] = 3
-        layout = layout_text(["Ett", *("t" * size for size in sizes), "tL"])
-        return estimate(scenario.replace(plan=scenario.plan.replace(pipeline_layout=layout))).step_time_s
-
-    every = [seconds(place) for place in range(38)]
-    assert found.answer.step_time_s < min(every) + 0.3 * (max(every) - min(every))
 
 
 def test_a_layout_needs_stages_and_blocks_for_them():

@@ -344,21 +344,6 @@ def test_show_prints_what_a_framework_comes_to():
 
 
 @rows(
-    ("framework", "plan", "stage"),
-    [
-        ("torchtitan", {"dp": 64}, 3), ("torchtitan", {"dp": 32, "pp": 2}, 3), ("fsdp", {"dp": 64}, 3), ("composer", {"dp": 64}, 3),
-        ("deepspeed", {"dp": 64}, 3), ("nemo", {"dp": 64}, 1), ("megatron-lm", {"dp": 64}, 0), ("torchtitan", {"dp": 64, "zero_stage": 0}, 0),
-    ],
-)  # fmt: skip
-def test_frameworks_that_shard_do(framework, plan, stage):
-    found = scenario(stack={"framework": framework}, plan=plan)
-    assert found.plan.zero_stage == stage
-    assert any(line.startswith(f"plan.zero_stage {stage}") for line in found.assumed) == (
-        stage > 0 and "zero_stage" not in plan
-    )
-
-
-@rows(
     ("words", "says"),
     [
         ("selene --precision fp8", "are for frameworks; selene is none"),
@@ -409,11 +394,6 @@ def test_whatever_rules_set_is_a_stack_on_every_gpu(name):
         assert not ("moe" in plan.get("recompute_modules", ()) and "moe_router" in found.cuda_graph_scope)
 
 
-def test_modules_that_are_none_are_refused_where_the_plan_is_read():
-    with pytest.raises(SpecError, match=r"plan\.recompute_modules = 5: should be a list"):
-        scenario("plan.recompute_modules=5", stack={"framework": "megatron-core-recipes"})
-
-
 def test_an_answer_says_what_rules_set():
     given = {
         "model": "qwen3-30b-a3b",
@@ -427,13 +407,6 @@ def test_an_answer_says_what_rules_set():
     assert "expert_dispatcher hybridep" in line
     plain = scenario(**given, stack={"framework": "megatron-bridge", "cuda_graphs": "none"}).assumed
     assert not any("cuda_graphs" in text for text in plain)
-
-
-def test_the_host_time_of_a_stack_that_nobody_named_is_one_field_of_it():
-    plain, changed = (scenario(*said).stack for said in ([], ["stack.kernel_launch=15us"]))
-    assert changed.kernel_launch_s == pytest.approx(15e-6)
-    launches = {"kernel_launch_s", "backward_launch_s", "collective_launch_s"}
-    assert changed.model_dump(exclude=launches) == plain.model_dump(exclude=launches)
 
 
 def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():

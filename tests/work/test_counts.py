@@ -1,7 +1,5 @@
 """Parameters, FLOPs, activation bytes and communication volumes are the papers' formulas, number for number."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
@@ -11,13 +9,12 @@ from sim.pricing.cells import plans_of
 from sim.pricing.deal import params_of
 from sim.pricing.memory import peak_memory
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_scenario
-from sim.work.layers import deal_stages, layer_operations
+from sim.work.layers import deal_stages
 from sim.work.memory import by_rank, logits_bytes
 from sim.work.pieces import Cut
-from sim.work.sums import gradients_alive, hardware_flop, model_flop, part_params, total_params
+from sim.work.sums import hardware_flop, model_flop, part_params, total_params
 
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
-FLASH = StackSpec(kernel_launch_s=0.0)
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: billions of parameters as printed -> heads, hidden size, layers.
 TABLE_1 = {
@@ -193,34 +190,6 @@ def test_fp32_shards_are_the_weights_and_their_masters_at_once(scenarios):
     scenario, use = memory_of(scenarios, ["plan.microbatch_size=1", "plan.zero_stage=3"], fp32_shards=True)
     per_param = (use.weights + use.gradients + use.optimizer) / total_params(scenario.model) * 64
     assert per_param == pytest.approx(4 + 4 + 8, rel=1e-3)  # weights, gradients, two moments
-
-
-def test_gradients_that_a_backward_holds_at_once():
-    h, rows = 4096, 2048 * 2 * 4096  # of 2048 tokens, in 16 bits
-
-    def alive(model, *, stack=FLASH, ep=1, **sizes):
-        return gradients_alive(layer_operations(model, stack, replace(cut(**sizes), ep=ep))) / rows
-
-    # That of the layer's output beside: of the activation's output and input, 4 h wide each.
-    assert alive(gpt(32, h, 2)) == 1 + 8
-    # Dropout makes one of the MLP's output, but lets go of it before the activation.
-    assert alive(gpt(32, h, 2, dropout=0.1)) == 1 + 8
-    # A gated one has two inputs; cut over 8 GPUs they are narrower than the block's input, which is gathered again.
-    gated = gpt(32, h, 2, gated_mlp=True, intermediate_size=2 * h)
-    assert alive(gated) == 1 + 6
-    assert alive(gated, tp=8) == 1 + 2 * 2 / 8 + 1
-    assert alive(gated, tp=8, sequence_parallel=True) == 1 / 8 + 2 * 2 / 8 + 1 + 1
-    # Six copies of a token, in two layouts where they travel, are wider than what narrow experts hold.
-    experts = {"num_experts": 8, "experts_per_token": 6, "gated_mlp": True, "expert_intermediate_size": h // 4}
-    assert alive(gpt(32, h, 2, **experts), ep=8) == 1 + 6 * 2
-    assert alive(gpt(32, h, 2, **experts)) == 1 + 6 * (2 / 4 + 1)
-    assert alive(gpt(32, h, 2, **experts | {"expert_intermediate_size": h})) == 1 + 6 * 3
-    # What an expert for every token reads has its gradient until the others have added theirs.
-    beside = {"shared_expert_intermediate_size": h // 8}
-    assert alive(gpt(32, h, 2, **experts, **beside), ep=8) == 2 + 6 * 2
-    # Step by step, attention holds the gradients of probabilities and scores beside as much as that of its output.
-    narrow, scores = gpt(32, h, 2, intermediate_size=h), 32 * 2048 / h
-    assert alive(narrow, stack=MATH) == 1 + 1 + 2 * scores
 
 
 def volume(collectives, tp):

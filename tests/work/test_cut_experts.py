@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from open_space import search
 
-from sim import build_scenario, estimate, simulate
+from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
@@ -100,30 +100,6 @@ def test_groups_lie_as_their_members_do(ep, etp):
         assert max(len(each) for each in counts) == group.num_domains
     assert (np.diff(of_experts, axis=1) == etp).all()
     assert (np.diff(of_replicas, axis=1) == ep * etp).all()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ("plan.etp=4",),
-        ("plan.etp=4", "plan.ep=1", "plan.zero_stage=3"),
-        ("plan.etp=4", "plan.ep=2", "plan.pp=2", "plan.dp=4", "plan.zero_stage=2"),
-        ("plan.etp=4", "plan.ep=2", "plan.sharding_group=4"),
-        ("plan.etp=4", "stack.expert_dispatcher=deepep", "stack.overlap_experts=true"),
-        ("plan.etp=4", "plan.recompute=selective", "plan.recompute_modules=[moe]"),
-        ("plan.etp=4", "training.optimizer=muon"),
-        ("plan.etp=4", "training.adapter_rank=16"),
-        ("plan.etp=4", "training.precision=fp8"),
-    ],
-)
-def test_engines_agree(changes):
-    scenario = built(*changes)
-    times = [estimate(scenario, engine=engine).step_time_s for engine in ("dag", "des")]
-    assert times[0] == pytest.approx(times[1], rel=1e-9)
-    assert estimate(scenario).step_time_s == pytest.approx(times[0], rel=1e-9 if scenario.plan.pp == 1 else 0.02)
-    played = simulate(scenario, contention=True)
-    assert played.noiseless_s == pytest.approx(times[0], rel=1e-9)
-    assert 0.98 * times[0] < played.mean_s < 1.5 * times[0]  # traffic that meets other traffic only ever waits
 
 
 def test_searched_plans_are_cut_as_the_scenarios_own_at_the_same_prices():

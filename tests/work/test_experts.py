@@ -1,7 +1,7 @@
 """Mixtures of experts and latent attention: counts against formulas, laws, and each other."""
 
 import pytest
-from counts import layer_activation_bytes, layer_forward_flop, layer_work
+from counts import layer_forward_flop, layer_work
 
 from sim.errors import SpecError
 from sim.specs import ModelSpec, build_scenario, load_preset
@@ -73,24 +73,3 @@ def stack():
     from sim.specs import StackSpec
 
     return StackSpec(name="test", kernel_launch="10 us")
-
-
-@pytest.mark.parametrize(
-    ("gated", "changes", "more"),
-    [
-        (False, {"fused_weighting": False}, 1),  # what the weight multiplies
-        (True, {"fused_weighting": False}, 0),
-        (True, {"fused_bias_activation": False}, 2),  # and the gate's activation, the other factor of the product
-        (False, {"fused_bias_activation": False}, 0),
-    ],
-)
-def test_what_a_token_s_weight_multiplies_is_kept_where_no_kernel_does_both(gated, changes, more):
-    """The router's gradient needs it: 2 bytes of a copy for each column of an expert."""
-    model = ModelSpec(
-        num_layers=2, hidden_size=512, num_heads=8, vocab_size=1024, gated_mlp=gated, intermediate_size=1024,
-        num_experts=8, experts_per_token=2, expert_intermediate_size=1024,
-    )  # fmt: skip
-    stack = scenario_of(model, dp=8).stack.replace(fused_weighting=True)
-    here = Cut(1, 4, 1024, False, "none", ep=8)
-    plain, unfused = (layer_activation_bytes(model, stack.replace(**each), here) for each in ({}, changes))
-    assert unfused - plain == more * 2 * 4 * 1024 * 2 * 1024

@@ -7,16 +7,10 @@ from rows import rows
 
 from sim import estimate
 from sim.costs.compute import ComputeModel
-from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile, load_preset
 from sim.work.operations import Cause, Kernel, Phase
 
 GPUS = {"h100": "h100-sxm-80gb", "b200": "b200-sxm-180gb", "b300": "gb300-279gb"}
-
-
-DENSE = asked(
-    "llama3-8b", {"preset": "superpod-b200", "num_nodes": 1}, {"dp": 8, "zero_stage": 1}, batch=8, precision="fp8"
-)
 
 
 @rows(
@@ -76,20 +70,3 @@ def test_exponentials_keep_attention_in_8_bits_below_twice_the_rate(name):
     gains = [seconds_of_core(name, wide, False) / seconds_of_core(name, wide, True) for wide in (32, 64, 128, 256)]
     assert gains == sorted(gains)
     assert 1.0 < gains[0] < gains[-1] < 2.0
-
-
-def test_activations_in_32_bits_around_multiplies_in_8():
-    """Weights need no masters then; what linears keep of their inputs stays in 8 bits, all else doubles."""
-
-    def answer(**training):
-        return estimate(DENSE.replace(training=DENSE.training.replace(**training)))
-
-    narrow, wide, fp32 = answer(), answer(fp32_activations=True), answer(precision="fp32")
-    kept = wide.largest.weights - fp32.largest.weights  # of what is multiplied, in 8 bits
-    assert 2 * (narrow.largest.weights - kept) == fp32.largest.weights
-    assert wide.largest.optimizer == fp32.largest.optimizer < narrow.largest.optimizer
-    assert narrow.largest.activations < wide.largest.activations < 2 * narrow.largest.activations
-    assert wide.largest.activations < fp32.largest.activations
-    assert wide.step_time_s > narrow.step_time_s
-    with pytest.raises(SpecError, match="fp32_activations has no effect with precision bf16"):
-        answer(precision="bf16", fp32_activations=True)
