@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from asked import asked
-from counts import head_work, layer_activation_bytes, layer_forward_flop, layer_work, layer_works
+from counts import head_work, layer_forward_flop, layer_work, layer_works
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -246,21 +246,6 @@ def test_a_window_of_half_the_sequence_runs_nine_tiles_of_ten():
         return sum(each.flop for each in operations if each.kind == "attention")
 
     assert core("sliding_attention") == pytest.approx(0.9 * core("full_attention"))
-
-
-def test_a_gate_and_latent_vectors_are_kept_in_blocks_and_in_layers():
-    """Whatever a layer of attention keeps beside the plain one, a block of attention alone keeps too."""
-    cut = Cut(1, 1, 512, False, "none")
-    plain = {name: value for name, value in SIZES.items() if name != "num_kv_heads"}
-    latent = {"key_value_rank": 64, "query_rank": 96, "head_dim": 32, "rotary_head_dim": 8}
-    for special in ({"attention_gate": True}, latent):
-        for kind in (LayerKind("full_attention", "dense"), LayerKind("full_attention", "none")):
-            without, with_it = (
-                layer_activation_bytes(ModelSpec(**plain, num_layers=2, **fields), STACK, cut, kind=kind)
-                for fields in ({}, special)
-            )
-            columns = 2 * 256 if "attention_gate" in special else 2 * (64 + 96) + 8
-            assert with_it - without == 2 * 512 * columns
 
 
 # Pipeline layouts

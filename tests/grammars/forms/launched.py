@@ -16,6 +16,7 @@ KINDS = {  # kind -> (commands, how one setting is said, what joins a list)
     "litgpt": (["litgpt finetune_lora", "litgpt finetune lora"], "--{} {}", ","),
     "maxtext": (["python3 -m MaxText.train base.yml", "python3 src/MaxText/train.py src/MaxText/configs/base.yml"], "{}={}", ","),
     "paddlenlp": (['python -u -m paddle.distributed.launch --gpus "0,1,2,3,4,5,6,7" --log_dir log run_pretrain.py'], "--{} {}", " "),
+    "bridge_yaml": (["torchrun {nodes} train.py", "torchrun {nodes} scripts/training/finetune.py"], "{}={}", ","),
     "verl": (["python3 -m verl.trainer.{verl}"], "{}={}", ","),
 }  # fmt: skip
 FILES = {"trl": "--config c.yaml", "llama_factory": "c.yaml", "axolotl": "c.yaml", "litgpt": "--config c.yaml"}
@@ -63,7 +64,8 @@ def _word(rng, value, joint, kind):
     if isinstance(value, bool):
         return rng.choice([str(value), str(value).lower()])
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return joint.join(value) if kind != "maxtext" else "\"['" + "','".join(value) + "']\""
+        quoted = {"maxtext": "\"['" + "','".join(value) + "']\"", "bridge_yaml": f"'[{','.join(value)}]'"}
+        return quoted.get(kind, joint.join(value))
     if isinstance(value, (list, dict)):
         return f"'{json.dumps(value)}'"
     return rng.choice([f"{value}", f'"{value}"'])
