@@ -51,6 +51,10 @@ WORDS = (
     "1f1b", "interleaved", "zb_v", "all", "best", "own", "plan.tp=2", "rank1", "1.2@rank1", "leaf0.cable1", "0", "-1",
 )  # fmt: skip
 
+FILES = {
+    "scenario", "scenarios", "first", "second", "files", "file", "runs", "source", "profile", "profiles", "log",
+}  # fmt: skip
+"""Arguments that are files."""
 GOOD = {
     "to": ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed"),
     "cluster": ("selene", "superpod-h100", "ethernet-25"), "profile": ("a100", "h100"), "engine": ("dag", "des"),
@@ -162,19 +166,7 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
     verb, what = name.split()[0], argument.name
     if rng.random() < 0.02:
         return str(odd_value(rng))[:6000]
-    if what in (
-        "scenario",
-        "scenarios",
-        "first",
-        "second",
-        "files",
-        "file",
-        "runs",
-        "source",
-        "profile",
-        "profiles",
-        "log",
-    ):
+    if what in FILES:
         return _file(name, what, files, rng)
     if name == "presets show":
         return rng.choice(["models", "clusters", "stacks", "gpt3-175b", "selene", "megatron-lm", str(odd_value(rng))])

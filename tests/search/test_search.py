@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from open_space import search
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
+from sim.search.result import pareto_front
 from sim.specs import ParallelPlan, load_scenario
 from sim.units import show, show_time
 
@@ -136,3 +139,11 @@ def test_layers_that_no_pipeline_divides_are_told(layers, said):
     stated = [each for each in search(given, gpus=(8, 16), top=1).assumptions if "divide the" in each]
     assert len(stated) == (said is not None)
     assert said is None or said in stated[0]
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 6)] * 3), min_size=1, max_size=40))
+def test_a_front_is_what_no_other_plan_beats(plans):
+    front = pareto_front(*np.array(plans, dtype=float).T)
+    beats = lambda a, b: all(x <= y for x, y in zip(a, b, strict=True)) and a != b  # noqa: E731
+    best = {plan for plan in plans if not any(beats(other, plan) for other in plans)}
+    assert sorted(plans[place] for place in front) == sorted(best)
