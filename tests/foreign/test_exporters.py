@@ -247,21 +247,6 @@ def test_a_script_reads_in_bash_and_starts_the_right_program():
         assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
 
 
-def test_expert_traffic_overlaps_in_graphs_of_whole_iterations():
-    """As in Megatron-Bridge's recipes for DeepSeek-V3 in 8 bits: one name for such graphs, in versions that run both."""
-    words = ["model=qwen3-30b-a3b", "plan.ep=8", "cluster=superpod-b200", "training.precision=mxfp8"]
-    words += ["stack.framework=megatron-bridge"]
-    data = {name: value for name, value in LLAMA.items() if name != "stack"}
-    exported = export_scenario(build_scenario(data, words), "megatron-bridge")
-    said = {*exported.data["overrides"]}
-    assert {"model.overlap_moe_expert_parallel_comm=true", "model.cuda_graph_impl=full_iteration"} <= said
-    assert not [each for each in said if each.startswith("model.cuda_graph_scope")]
-    assert "moe_paged_stash" in {entry.name for entry in exported.account.yours}
-    scoped = [*words, "stack.cuda_graphs=scoped", "stack.cuda_graph_scope=attn mlp"]
-    with pytest.raises(SpecError, match=r"stack.overlap_experts = true: expert traffic does not overlap.*has mlp"):
-        export_scenario(build_scenario(data, scoped), "megatron-bridge")
-
-
 CHANGES = [
     ("megatron-lm", ["plan.recompute=full"], ["plan.tp=2", "plan.dp=4"], ["remove: --recompute-granularity full, ", "size from 1 to 2"]),
     ("megatron-lm", [], ["plan.microbatch_size=2", "stack.overlap_p2p=false"], ["change: --micro-batch-size from 1 to 2"]),
@@ -464,16 +449,6 @@ def test_the_command_prints_the_file_with_its_account_or_writes_it(tmp_path):
     data = json.loads(flopcast("export", str(path), "--to", "megatron-bridge", "--json").stdout)
     assert data.keys() == {"framework", "text", "data", "written", "decided", "unsaid", "yours"}
     assert {"name", "value", "note"} == data["written"][0].keys()
-
-
-def test_a_search_says_its_best_plan_to_a_framework():
-    words = ["search", str(ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"), "--export"]
-    result = flopcast(*words, "megatron-lm")
-    assert result.exit_code == 0
-    assert "--global-batch-size 512" in result.stdout
-    assert json.loads(flopcast(*words, "megatron-lm", "--json").stdout)["export"]["framework"] == "megatron-lm"
-    assert "fp32, bf16, fp8, mxfp8" in str(flopcast(*words, "torchtitan", "--json").exception)
-    assert "or 'megatron-lm'?" in str(flopcast(*words, "megatron").exception)
 
 
 def test_what_changes_nothing_in_a_plan_is_not_left_out_aloud():

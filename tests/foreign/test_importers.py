@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -142,7 +141,6 @@ SHIPPED = [  # file, cluster and GPUs that are given, facts
         "training.global_batch_size": 1536, "training.sequence_length": 2048, "training.precision": "fp16",
         "model.vocab_size": 51200, "training.tokens": 500_000 * 1536 * 2048,  # padded as Megatron pads it
     }),
-    ("gpt3_175b_slurm.sh", ("selene", None), {"plan.dp": 8, "plan.num_chunks": 2, "plan.recompute": "full", "stack.name": "megatron-2021", "training.precision": "fp16"}),
     ("llama3_8b_fp8.sh", (None, None), {  # fp8 from an array that grew under a condition
         "parameters": 8_030_261_248, "plan.cp": 2, "plan.dp": 4, "plan.zero_stage": 1, "training.precision": "fp8",
         "stack.overlap_grad_reduce": True, "stack.gradient_precision": "bf16",
@@ -157,7 +155,6 @@ SHIPPED = [  # file, cluster and GPUs that are given, facts
         "parameters": 46_702_792_704, "model.experts_per_token": 2, "plan.ep": 8, "plan.num_chunks": 2, "plan.tp": 2, "plan.etp": 2,
         "stack.expert_dispatcher": "alltoall",
     }),
-    ("torchtitan_llama3_8b.toml", (None, 64), {"plan.dp": 64, "plan.zero_stage": 3, "plan.recompute": "per_op", "training.global_batch_size": 64, "training.precision": "fp8", "model.name": "llama3-8b"}),
     ("torchtitan_llama3_405b.json", (None, None), {
         "plan.tp": 8, "plan.pp": 8, "plan.dp": 8, "plan.num_chunks": 2, "plan.schedule": "interleaved", "plan.zero_stage": 3,
         "plan.recompute": "full", "plan.sequence_parallel": True, "plan.reshard_after_forward": "default", "num_microbatches": 16,
@@ -310,25 +307,6 @@ FQNS = [["tok_embeddings", *(f"layers.{i}" for i in range(4))], *([f"layers.{i}"
 def test_stages_of_torchtitan(more, layers):
     scenario = import_text(titan(more), "train.toml", Given(gpus=8)).scenario()
     assert [stage.num_layers for stage in deal_stages(scenario.model, scenario.plan)] == layers
-
-
-@rows(
-    ("mode", "option", "plan"),
-    [
-        ("selective", "op", ("per_op", "uniform", 1)),
-        ("selective", "1", ("full", "uniform", 1)),
-        ("selective", "2", ("full", "block", 16)),
-        ("selective", "5", ("full", "block", 6)),
-        ("selective", "99", ("none", "uniform", 1)),
-        ("full", "2", ("full", "uniform", 1)),
-    ],
-)
-def test_torchtitan_recomputes_one_layer_in_so_many(mode, option, plan):
-    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text(encoding="utf-8")
-    section = f"[activation_checkpoint]\nmode = '{mode}'\nselective_ac_option = '{option}'\n"
-    text = re.sub(r"\[activation_checkpoint\][^\[]*", section, text)
-    read = import_text(text, "llama.toml", Given(gpus=64)).scenario().plan
-    assert (read.recompute, read.recompute_method, read.recompute_num_layers) == plan
 
 
 @rows(
@@ -544,20 +522,6 @@ def test_a_pipe_is_read_as_the_file_would_be(kind):
         imported = import_text(text, "-", Given(**options))
         assert imported.kind == kind
         assert not wrong_facts(imported.scenario(), expected)
-
-
-@rows(
-    ("stretch", "scaled"),
-    [
-        ({}, False),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, True),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, True),
-        ({"rope_scaling": {"type": "deepseek_yarn", "factor": 40}}, True),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, False),
-    ],
-)
-def test_positions_that_are_stretched_and_scaled(stretch, scaled):
-    assert import_text(config(**stretch), "config.json").scenario().model.rotary_scaled is scaled
 
 
 REFUSED_CONFIGS = [  # changes of a Llama's config, why

@@ -265,7 +265,7 @@ def test_vocabularies_are_the_tokenizer_s_or_a_guess_that_says_so(words, rows, g
     assert ("the embedding's size is a guess" in imported.to_yaml()) == guessed
 
 
-def test_arguments_in_yaml(tmp_path):
+def test_arguments_in_yaml():
     text = "MODEL_ARGS:\n  --num-layers: 24\n  --hidden-size: 2048\n  --num-attention-heads: 16\n  --seq-length: 2048\n  --bf16: true\n  --swiglu: false\n"
     scenario = import_text(text, "gpt/gpt3_dgx_a100_1N8G_tp1/model_config.yaml").scenario()
     assert (scenario.model.num_layers, scenario.model.gated_mlp, scenario.plan.num_gpus) == (24, False, 8)
@@ -273,14 +273,6 @@ def test_arguments_in_yaml(tmp_path):
         import_text(text, "bert/x/model_config.yaml")
     with pytest.raises(SpecError, match="MODE: inference"):
         import_text(f"MODE: inference\n{text}", "gpt/x/model_config.yaml")
-    (tmp_path / "gpt.yaml").write_text(
-        "language_model:\n  num_layers: 4\n  hidden_size: 256\n  num_attention_heads: 4\nseq_length: 128\nfp16: true\n"
-    )
-    command = "torchrun --nproc_per_node 2 pretrain_gpt.py --yaml-cfg gpt.yaml"
-    (tmp_path / "run.sh").write_text(f"{command} --swiglu --num-layers 8 --use-distributed-optimizer\n")
-    found = import_file(tmp_path / "run.sh").scenario()
-    assert (found.model.num_layers, found.plan.num_gpus, found.training.precision) == (4, 2, "fp16")
-    assert (found.model.gated_mlp, found.plan.zero_stage) == (False, 0)
 
 
 @rows(

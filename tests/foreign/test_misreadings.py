@@ -106,6 +106,11 @@ TORCHTITAN = [  # (keys, field, what it is)
     ({**CP, BALANCER: None}, "stack.balanced_context", False),
     ({**CP, BALANCER: "headtail"}, "stack.balanced_context", True),
     ({"parallelism.tensor_parallel_degree": 2, LOSS: True}, "stack.vocab_parallel_loss", False),
+    *(({"activation_checkpoint": {"mode": mode, "selective_ac_option": option}}, path, value) for mode, option, path, value in (
+        ("selective", "op", "plan.recompute", "per_op"), ("selective", "1", "plan.recompute_method", "uniform"),
+        ("selective", "2", "plan.recompute_num_layers", 16), ("selective", "5", "plan.recompute_num_layers", 6),
+        ("selective", "99", "plan.recompute", "none"), ("full", "2", "plan.recompute_num_layers", 1),
+    )),
     ({"compile.enable": True, "compile.components": ["loss"]}, "stack.compiled", False),
     ({"compile.enable": True, "compile.components": ["model", "loss"]}, "stack.compiled", True),
     ({}, "stack.compiled", False),

@@ -198,10 +198,3 @@ def test_what_was_found_is_said_though_a_file_cannot_be_written():
 
 
 # What each objective counts
-
-
-def test_a_plan_of_other_gpus_and_a_limit_beyond_the_gpu_say_so():
-    shown = " ".join(run("--why", "own", "plan.tp=4", "--memory-limit", "200 GB").split())
-    assert "4 GPUs: tp 4" in shown
-    assert "GPUs 4 → 8" in shown
-    assert "one A100-SXM4-80GB has only 85.1 GB" in shown

@@ -16,7 +16,6 @@ from sim.specs.frameworks import (
     Consequence,
     _facts,
     date_of,
-    framework_named,
     halves_attention,
     layouts_of,
     resolve_stack,
@@ -257,22 +256,6 @@ def test_what_is_stated_wins_and_is_not_asked_twice():
     assert (own.stack.gradient_precision, own.plan.zero_stage, own.plan.sequence_parallel) == ("fp32", 0, False)
     assert any(line.startswith("plan.zero_stage 1: the default of nemo") for line in plain.assumed)
     assert not any("zero_stage" in line for line in own.assumed)
-
-
-def test_a_preset_s_name_goes_the_same_way():
-    for name, framework in (
-        ("megatron-deepspeed", "megatron-deepspeed"),
-        ("NeMo", "nemo"),
-        ("composer", "llm-foundry"),
-    ):
-        by_name, by_field = scenario(stack=name), scenario(stack={"framework": framework})
-        assert by_name.stack == by_field.stack
-        assert by_name.stack.framework == framework
-    assert scenario(stack="megatron-deepspeed").stack.gradient_precision == "fp32"
-    assert [framework_named(name) for name in (" Megatron-LM ", "lamy-poirier")] == ["megatron-lm", "lamy-poirier"]
-    assert (
-        resolve_stack({"framework": "xla", "version": "v0.2.0"}, {}).release == "xla"
-    )  # nothing depends on its version
 
 
 def test_overrides_reach_the_framework():
