@@ -67,11 +67,8 @@ NO_RECIPES = [
     ("services: {web: {image: nginx, ports: ['80:80']}}\n", "docker-compose.yaml"),
     ("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: []}\n", "pod.yaml"),
     ("model: gpt-4\ntemperature: 0.7\n", "chat.yaml"),
-    ("dataset: {name: c4}\nbatch_size: 8\n", "data.yaml"),
     ('[tool.ruff]\nline-length = 120\n[project]\nname = "x"\n', "pyproject.toml"),
     ('[model]\nname = "x"\n', "m.toml"),
-    ("learning_rate: 1.0e-5\nseed: 1\n", "x.yaml"),
-    ("- 1\n- 2\n", "list.yaml"),
     ("just text\n", "text.yaml"),
 ]
 OTHERS = [  # text, name, why: texts of other programs
@@ -89,9 +86,7 @@ WRONG = [  # kind, what its smallest recipe says besides, why it is refused
         ("axolotl", {"adapter": "llama-adapter"}, "neither all weights nor LoRA"),
         ("axolotl", {"adapter": "lora", "lora_target_modules": ["conv"]}, "names no linear that flopcast knows"),
         ("axolotl", {"fsdp_config": {"sharding_strategy": "SOME_SHARD"}}, "must be one of full_shard"),
-        ("axolotl", {"bf16": "maybe"}, "must be one of auto, true"),
         ("llama_factory", {"stage": "rm"}, "reward model"),
-        ("llama_factory", {"finetuning_type": "freeze"}, "neither all weights nor LoRA"),
         ("accelerate", {"distributed_type": "TPU"}, "distributed_type TPU is not modelled"),
         ("maxtext", {"hardware": "tpu"}, "which flopcast does not have; --cluster NAME"),
         ("maxtext", {"ici_tensor_parallelism": -1}, "is -1, all GPUs left"),

@@ -58,6 +58,11 @@ SMALL = {
 }  # fmt: skip
 OTHERS = {  # what is no recipe by settings, or another tool's form of one
     "deepspeed": {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1, "overlap_comm": True, "reduce_bucket_size": 5e8}},
+    "torchtitan": {
+        "job": {"dump_folder": "./outputs"}, "model": {"name": "llama3", "flavor": "8B"}, "optimizer": {"name": "AdamW", "lr": 3e-4},
+        "training": {"local_batch_size": 2, "seq_len": 4096, "steps": 100}, "parallelism": {"data_parallel_shard_degree": -1},
+        "activation_checkpoint": {"mode": "full"},
+    },
     "huggingface": {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "hidden_act": "silu",
@@ -396,6 +401,19 @@ ROWS = {  # kind -> (what a recipe says besides, or in place of what it said; fa
         ({"precision": "32-true"}, {"training.precision": "fp32"}),
         ({"train.max_seq_length": 2048}, {"training.sequence_length": 2048}),
         ({"optimizer": "AdamW"}, {"training.optimizer": "adam"}),
+    ],
+    "torchtitan": [
+        ({}, {"parameters": 8.03e9, "plan.tp": 1, "plan.dp": 8, "plan.recompute": "full", "plan.microbatch_size": 2, "num_microbatches": 1, "training.sequence_length": 4096, "training.precision": "bf16", "training.tokens": 100 * 16 * 4096}),
+        *(({"model": {"name": model, "flavor": flavor}}, {"parameters": size}) for model, flavor, size in (("llama3", "70B", 70.55e9), ("qwen3", "8B", 8.19e9), ("deepseek_v3", "16B", 15.71e9))),
+        ({"parallelism.tensor_parallel_degree": 4}, {"plan.tp": 4, "plan.dp": 2, "training.tokens": 100 * 4 * 4096}),
+        ({"parallelism.data_parallel_replicate_degree": 2}, {"plan.dp": 8}),
+        ({"training.local_batch_size": 4}, {"plan.microbatch_size": 4, "training.tokens": 100 * 32 * 4096}),
+        ({"training": {"batch_size": 4, "seq_len": 8192, "tensor_parallel_degree": 2}, "parallelism": None}, {"plan.tp": 2, "plan.dp": 4, "plan.microbatch_size": 4, "training.sequence_length": 8192, "training.tokens": None}),  # of 2024
+        ({"activation_checkpoint": {"mode": "selective", "selective_ac_option": "op"}}, {"plan.recompute": "per_op"}),
+        ({"activation_checkpoint.mode": "none"}, {"plan.recompute": "none"}),
+        *(({"parallelism": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": name, "context_parallel_degree": 2}, "training.local_batch_size": 4},
+           {"plan.pp": 2, "plan.cp": 2, "plan.schedule": ours, "plan.microbatch_size": 1, "num_microbatches": 4, "plan.dp": 2, "plan.num_chunks": chunks, "training.tokens": 100 * 8 * 4096})
+          for name, ours, chunks in (("1F1B", "1f1b", 1), ("GPipe", "gpipe", 1), ("Interleaved1F1B", "interleaved", 2))),
     ],
     "huggingface": [
         ({}, {"model.num_layers": 32, "model.hidden_size": 4096, "model.num_heads": 32, "model.num_kv_heads": 8, "model.intermediate_size": 14336, "model.vocab_size": 128256, "model.max_sequence_length": 8192, "model.tied_embeddings": False}),

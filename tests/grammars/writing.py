@@ -7,9 +7,9 @@ from pathlib import Path
 from .recipes import OPTIONS, OTHERS, ROWS, SMALL, with_keys
 
 BASES = {**SMALL, **OTHERS}
-OWN = ("megatron", "megatron_bridge", "nemo", "torchtitan")
+OWN = ("megatron", "megatron_bridge", "nemo")
 """Kinds whose files are programs, or of many shapes: each has a module of its own, with a function `write(rng)`."""
-KINDS = sorted({*SMALL, *OWN, "deepspeed", "huggingface"})
+KINDS = sorted({*SMALL, *OWN, "deepspeed", "huggingface", "torchtitan"})
 FORMS = sorted(
     {"flagscale", "megatron_yaml_cfg", *(path.stem for path in Path(__file__).parent.glob("forms/[a-z]*.py"))}
 )
@@ -32,8 +32,8 @@ def write(kind, rng):
 
 def written(kind, data, rng):
     """A recipe's settings as a file: its name and its text."""
-    if kind == "prime_rl":
-        return "train.toml", as_toml(data)
+    if kind in ("prime_rl", "torchtitan"):
+        return "train.toml", as_toml(shuffled(rng, data))
     if kind == "huggingface":
         whole = shuffled(rng, within(rng, data) if rng.random() < 0.4 else data)
         return "config.json", json.dumps(whole, indent=2)

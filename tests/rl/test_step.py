@@ -120,8 +120,6 @@ def test_the_same_gpus_may_take_turns(step, qwen):
         (lambda s, b: best_split(s, b, 2), SpecError, "Take at least 3"),
         (lambda s, b: best_split(s, b, 500), SpecError, "500 GPUs are more than the 128"),
         (lambda s, b: Inference(weights="int3"), SpecError, "rollouts have no weights in 'int3'"),
-        (lambda s, b: Inference(memory_share=1.5), SpecError, "memory_share = 1.5"),
-        (lambda s, b: Recipe(updates=0), SpecError, "updates = 0"),
         (lambda s, b: Recipe(depth=-1), SpecError, "depth = -1"),
     ],
 )  # fmt: skip

@@ -98,11 +98,8 @@ def test_a_deadline_that_is_far_too_short_says_how_many_gpus_the_peak_rate_would
         (488, 512, 512),
         (488, 384, 384),
         (64, 8, 64),
-        (64, 6, 48),
         (64, 3, 48),
-        (64, 1000, 64),
         (1.2, 1, 1),
-        (250, 1000, 250),
     ],
 )
 def test_a_batch_is_near_what_is_wanted_and_shared_evenly(wanted, gpus, batch):
@@ -162,8 +159,6 @@ def test_every_change_that_is_named_makes_it_fit(most):
     ("words", "says"),
     [
         ("finetune qwen2.5-7b", "Give --samples 50k"),
-        ("finetune qwen2.5-7b --samples 50k --gpus 0", "must be one or more"),
-        ("finetune qwen2.5-7b --samples 50k --epochs 0 --gpus 1", "must be above zero"),
         ("finetune qwen2.5-7b --samples 50k --price 3", "name it with --gpu"),
         ("finetune nobody/none --samples 50k", "give the path of its config.json"),
         ("finetune qwen2.5-7b --samples 0.5", "no whole number"),
@@ -174,8 +169,6 @@ def test_every_change_that_is_named_makes_it_fit(most):
         ("plan llama3-8b --within 30d --tokens 1T --gpus 8", "give one of them"),
         ("plan llama3-8b --gpus 8 -s training.precision=fp16", "plan sets training.precision by --precision"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
-        ("plan llama3-8b --gpus 8 --price 3", "name it with --gpu"),
-        ("plan llama3-8b --gpus 8 --gpu h100 --seq 0", "sequence_length = 0 is not a finite number above zero"),
         ("plan llama3-8b --gpus 8 --memory-limit -3GB", "must be above zero"),
         ("plan llama3-8b --gpus 8 --framework none", "unknown framework 'none'"),
         ("plan llama3-8b --gpus 8 --gpu h100 -s plan.offloaded_layers=2", "no plan of this search has plan.offloaded"),

@@ -30,11 +30,8 @@ def scenario():
         (f"{NETWORK}=25..800Gbit/s", [25, 50, 100, 200, 400, 800], "geometric"),
         (f"{NETWORK}=25 Gbit/s..800 Gbit/s:3", [25, 141.421356237, 800], "geometric"),
         (f"{NETWORK}=100..400Gbit/s", [100, 175, 250, 325, 400], "linear"),  # a factor of four is not beyond four
-        (f"{NETWORK}=100,200, 400 Gbit/s", [100, 200, 400], "listed"),
         (f"{NETWORK}=12.5 GB/s,400Gbit/s", [100, 400], "listed"),
         ("gpus=256..1024", [256, 512, 1024], None),  # equal steps would be 448, 640 and 832 GPUs, which hold no layout
-        ("gpus=512..1024", [512, 640, 768, 896, 1024], None),
-        ("gpus=8", [8], None),
         ("plan.zero_stage=0..3", [0, 1, 2, 3], None),
         ("training.global_batch_size=1536..6144:4", [1536, 3072, 4608, 6144], None),
         ("cluster.num_nodes=1..64", [1, 2, 4, 8, 16, 32, 64], None),
@@ -55,7 +52,6 @@ def test_values_of_an_axis(scenario, text, values, spacing):
         ("cluster_bytes", "must look like"),
         ("cluster.inter_node_bandwith=1..2", "did you mean"),
         (f"{NETWORK}=25..800", "has no unit"),
-        (f"{NETWORK}=25..800GB", "a size, not a bandwidth"),
         (f"{NETWORK}=800..25Gbit/s", "from a smaller to a larger"),
         (f"{NETWORK}=25..800Gbit/s:1", "two or more"),
         (f"{NETWORK}=fast", "is not a number"),
@@ -66,8 +62,6 @@ def test_values_of_an_axis(scenario, text, values, spacing):
         ("plan.tpp=1..2", "did you mean 'tp'"),
         ("plan.offloaded_layers=1..2", "does not vary"),
         ("gpus=0,8", "0 must be 1 or more"),
-        ("plan.tp=-2..2", "-2 must be 1 or more"),
-        ("gpus=1e400", "larger than any number"),
         (f"{NETWORK}=1e400Gbit/s", "larger than any number"),
     ],
 )

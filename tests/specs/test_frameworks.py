@@ -344,7 +344,6 @@ def test_options_of_show_are_refused_where_they_mean_nothing(words, says):
     ("framework", "version", "halved"),
     [
         ("megatron-lm", "2025-06", True), ("megatron-lm", "core_r0.8.0", False), ("megatron-lm", "2021", False), ("", "latest", False),
-        ("megatron-core-recipes", "latest", True), ("megatron-bridge", "25.09", True), ("nemo", "25.04", False),
     ],
 )  # fmt: skip
 def test_what_a_framework_s_printed_rate_counts(framework, version, halved):

@@ -16,6 +16,7 @@ KINDS = {  # kind -> (commands, how one setting is said, what joins a list)
     "litgpt": (["litgpt finetune_lora", "litgpt finetune lora"], "--{} {}", ","),
     "maxtext": (["python3 -m MaxText.train base.yml", "python3 src/MaxText/train.py src/MaxText/configs/base.yml"], "{}={}", ","),
     "paddlenlp": (['python -u -m paddle.distributed.launch --gpus "0,1,2,3,4,5,6,7" --log_dir log run_pretrain.py'], "--{} {}", " "),
+    "torchtitan": (["torchrun {nodes} -m torchtitan.train", "torchrun {nodes} torchtitan/train.py"], "--{} {}", ","),
     "bridge_yaml": (["torchrun {nodes} train.py", "torchrun {nodes} scripts/training/finetune.py"], "{}={}", ","),
     "verl": (["python3 -m verl.trainer.{verl}"], "{}={}", ","),
 }  # fmt: skip
