@@ -11,7 +11,7 @@ from sim.rl.inference import Inference
 from sim.rl.rollout import pool_of
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.rl.step import DEPTHS, best_split, colocated_step, same_gpus_colocated, split_step
-from sim.rl.trainer import Recipe, forward_time, trainer_work, with_replicas
+from sim.rl.trainer import REFIT_S, Recipe, forward_time, synced_bytes, trainer_work, with_replicas
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "qwen3-30b-a3b-rl-32-h100.yaml"
 
@@ -78,6 +78,14 @@ def test_a_pipelines_forward_has_its_fill():
     many = forward_time(scenario)
     count, ranks = scenario.num_microbatches, scenario.plan.pp
     assert many == pytest.approx(each / ranks * (count + ranks - 1), rel=0.12)  # of uniform ranks exactly
+
+
+def test_of_a_frozen_model_only_adapters_are_sent(qwen, batch):
+    scenario = load_scenario(SCENARIO, ["model=llama3-8b", "plan.ep=1", "training.adapter_rank=16"])
+    found = split_step(scenario, batch, 32)
+    widths = 4096 + 6144, 4096 + 4096, 4096 + 2 * 14_336, 14_336 + 4096  # of its four linears, in and out
+    assert synced_bytes(scenario, found.pool) == 2 * 32 * 16 * sum(widths)
+    assert found.sync_s - REFIT_S < 0.02 * (split_step(qwen, batch, 32).sync_s - REFIT_S)
 
 
 def test_the_fastest_tensor_parallel_degree_is_taken(qwen, batch):

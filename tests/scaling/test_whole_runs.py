@@ -66,6 +66,25 @@ def test_llama3s_run():
     assert (own.cost, own.currency) == (pytest.approx(1.5 * own.gpu_hours), "EUR")
 
 
+def test_spare_nodes_are_paid_for_and_checkpoints_cost():
+    cluster = load_scenario(TRILLION).cluster
+    storing = even_storing(14e12, 4096, cluster)
+
+    def run(node=cluster.node, **changes):
+        return training_run(storing, 4096, node, 100.0, 1e4, 1e11, Terms(**changes))
+
+    spared = run(failures=Failures(spare_nodes=4))
+    assert spared.gpu_hours == pytest.approx((4096 + 32) * spared.wall_s / 3600)
+    waits, background = run(), run(asynchronous=True)
+    assert waits.wall_s > background.wall_s
+    assert background.checkpoints.drain_s == waits.checkpoints.blocking_s == storing.write_s
+    assert run(failures=Failures(startup_s=60.0)).failures.restart_s == 60.0 + storing.load.seconds
+    # A GPU of unknown power costs the energy alone.
+    powerless = run(cluster.node.replace(max_power_w=None, gpu=cluster.gpu.replace(max_power_w=None)))
+    assert powerless.energy_j is None
+    assert powerless.cost == run().cost
+
+
 def test_a_goals_data_and_steps():
     goal = goal_of(70e9, tokens=1.4e12)
     loss = float(power_sum_loss(70e9, 1.4e12, BESIROGLU))

@@ -1,4 +1,4 @@
-"""Context parallelism that deals heads: what its all-to-alls carry, what it leaves as it is, and who can have it."""
+"""Context parallelism by heads and by a ring: what both carry and move, what they leave as it is, and who can have it."""
 
 import pytest
 from counts import attention_core
@@ -30,6 +30,24 @@ def test_a_rank_hands_out_what_it_has_of_each_tensor(cp):
         assert [item.kind for item in phase.collectives] == ["all_to_all"] * 4
         assert [item.nbytes for item in phase.collectives] == [2 * 8192 / cp * heads * 128 for heads in held.values()]
         assert not any(item.overlapped for item in phase.collectives)
+
+
+def test_two_steps_of_a_ring_move_what_is_counted_by_hand():
+    work = core(False, 2)
+    (there,), (back,) = (
+        [item for item in phase.operations if item.name.startswith("steps of the ring")]
+        for phase in (work.forward, work.input_grad)
+    )
+    held, heads, shared = (
+        2 * 8192 / 2,
+        16 * 128,
+        2 * 4 * 128,
+    )  # bytes of a column, columns of queries, of keys and values
+    # Scale the first output, add the other one; join keys and values, lay out half of those that come.
+    assert there.nbytes == held * (2 * heads + 3 * heads + 2 * shared + shared)
+    # Copy and add the queries' gradients; the ring's keys, joins, a copy and a sum of the keys' gradients.
+    assert back.nbytes == held * (2 * heads + 3 * heads + (2 + 2 + 2) * shared + (1 + 2 + 3) * shared)
+    assert (there.kernels, back.kernels) == (10, 12)
 
 
 @pytest.mark.parametrize("attention", ["flash", "math"])
