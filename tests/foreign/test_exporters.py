@@ -21,7 +21,6 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
 from sim.foreign.exporters.account import SECTIONS, exporter_table
-from sim.foreign.exporters.megatron_lm import marks_text
 from sim.foreign.exporters.torchtitan import flavor_of
 from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.keys import table
@@ -157,16 +156,13 @@ REFUSED = [
     ("megatron-lm", ["plan.recompute=per_op"], "not every other multiply"),
     ("megatron-lm", ["training.optimizer=adafactor"], "it has adam, sgd and muon"),
     ("megatron-lm", ["model.norms_per_layer=4"], "two norms"),
-    ("megatron-lm", ["training.precision=mxfp4", "cluster.node.gpu=b300-sxm-270gb"], "fp32, fp16, bf16, fp8, mxfp8, nvfp4"),
     ("megatron-lm", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "plan.schedule=1f1b --set plan.num_chunks=1"),
     ("megatron-lm", ["plan.offloaded_layers=4", "plan.recompute=full"], "not with recomputation"),
     ("megatron-lm", ["plan.zero_stage=0", "plan.optimizer_offload=1"], "only its distributed optimizer"),
     ("megatron-lm", ["training.moment_precision=int8"], "fp32, bf16, fp16 or fp8"),
     ("megatron-lm", ["plan.zero_stage=3", "plan.reshard_after_forward=false", "plan.pp=2", "plan.dp=4"], "pipelines"),
-    ("megatron-lm", ["plan.zero_stage=2", "plan.pp=2", "plan.dp=4"], "has no pipelines"),
     ("megatron-bridge", ["plan.zero_stage=3", "plan.reshard_after_forward=false"], "drops what it gathered"),
     ("torchtitan", ["plan.zero_stage=1"], "FSDP shards weights too"),
-    ("torchtitan", ["plan.zero_stage=3", "plan.tp=2"], "cuts the sequence too"),
     ("torchtitan", ["plan.zero_stage=0", "plan.pp=2"], "DDP does not go with"),
     ("torchtitan", ["plan.zero_stage=3", "plan.pp=4", "plan.schedule=zb_h1"], "it has 1f1b, gpipe, interleaved"),
     ("torchtitan", ["plan.zero_stage=3", "plan.recompute=selective"], "every other multiply"),
@@ -175,11 +171,9 @@ REFUSED = [
     ("torchtitan", ["plan.dp=1", "plan.tp=8", "plan.sequence_parallel=true"], "one replica has not"),
     ("torchtitan", ["model=qwen3-4b", "plan.zero_stage=3", "plan.pp=2", "plan.dp=4"], "no pipelining"),
     ("megatron-lm", ["plan.tp=2", "plan.dp=4", "plan.placement=dp-tp-cp-pp"], "ranks lie as tp-cp-dp-pp or tp-cp-pp-dp"),
-    ("deepspeed", ["plan.tp=2"], "data parallelism only"),
     ("deepspeed", ["plan.pp=2"], "or export to megatron-lm"),
     ("deepspeed", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "without a pipeline"),
     ("deepspeed", ["plan.optimizer_offload=0.5"], "under stage 3 only"),
-    ("deepspeed", ["training.precision=fp8"], "fp32, fp16, bf16"),
     ("deepspeed", ["plan.sharding_group=4"], "over all GPUs"),
 ]  # fmt: skip
 
@@ -248,49 +242,6 @@ def test_a_script_reads_in_bash_and_starts_the_right_program():
         assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
 
 
-def test_expert_traffic_overlaps_in_graphs_of_whole_iterations():
-    """As in Megatron-Bridge's recipes for DeepSeek-V3 in 8 bits: one name for such graphs, in versions that run both."""
-    words = ["model=qwen3-30b-a3b", "plan.ep=8", "cluster=superpod-b200", "training.precision=mxfp8"]
-    words += ["stack.framework=megatron-bridge"]
-    data = {name: value for name, value in LLAMA.items() if name != "stack"}
-    exported = export_scenario(build_scenario(data, words), "megatron-bridge")
-    said = {*exported.data["overrides"]}
-    assert {"model.overlap_moe_expert_parallel_comm=true", "model.cuda_graph_impl=full_iteration"} <= said
-    assert not [each for each in said if each.startswith("model.cuda_graph_scope")]
-    assert "moe_paged_stash" in {entry.name for entry in exported.account.yours}
-    scoped = [*words, "stack.cuda_graphs=scoped", "stack.cuda_graph_scope=attn mlp"]
-    with pytest.raises(SpecError, match=r"stack.overlap_experts = true: expert traffic does not overlap.*has mlp"):
-        export_scenario(build_scenario(data, scoped), "megatron-bridge")
-
-
-def test_torchtitan_flavours_and_what_has_none():
-    data = export_scenario(llama("plan.zero_stage=3"), "torchtitan").data
-    assert (data["model"]["name"], data["model"]["flavor"]) == ("llama3", "8B")
-    exported = export_scenario(llama("plan.zero_stage=3", "model.num_layers=30"), "torchtitan")
-    assert "flavor" not in exported.data.get("model", {})
-    assert "model.name" in {entry.name for entry in exported.account.unsaid}
-
-
-def test_a_pipeline_of_torchtitan():
-    plan = ["plan.zero_stage=3", "plan.pp=2", "plan.dp=4", "plan.schedule=interleaved", "plan.num_chunks=2"]
-    keys = export_scenario(llama(*plan), "torchtitan").data["parallelism"]
-    assert keys["pipeline_parallel_schedule"] == "Interleaved1F1B"
-    assert keys["pipeline_parallel_layers_per_stage"] == 8
-    assert keys["pipeline_parallel_first_stage_less_layers"] == 0
-    keys = export_scenario(llama(*plan, "plan.pipeline_layout=Et*6|t*10|t*10|t*6L"), "torchtitan").data["parallelism"]
-    assert [len(part) for part in keys["module_fqns_per_model_part"]] == [7, 10, 10, 8]
-
-
-def test_deepspeed_json():
-    overrides = ["plan.zero_stage=3", "plan.optimizer_offload=0.5", "plan.microbatch_size=2", "stack=deepspeed-liger"]
-    exported = export_scenario(llama(*overrides), "deepspeed")
-    data = json.loads(exported.text)
-    assert (data["train_batch_size"], data["gradient_accumulation_steps"]) == (64, 4)
-    assert data["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True, "ratio": 0.5}
-    assert data["zero_optimization"]["overlap_comm"] is True
-    assert "plan.recompute" in {entry.name for entry in exported.account.unsaid}
-
-
 CHANGES = [
     ("megatron-lm", ["plan.recompute=full"], ["plan.tp=2", "plan.dp=4"], ["remove: --recompute-granularity full, ", "size from 1 to 2"]),
     ("megatron-lm", [], ["plan.microbatch_size=2", "stack.overlap_p2p=false"], ["change: --micro-batch-size from 1 to 2"]),
@@ -322,12 +273,6 @@ def test_deepspeed_says_what_the_program_has_to_set(overrides, name, says):
     assert [says in entry.note for entry in yours if entry.name == name] == [True]
 
 
-def test_megatron_bridge_overrides():
-    overrides = export_scenario(llama("plan.recompute=selective", "plan.pp=2"), "megatron-bridge").data["overrides"]
-    assert {"model.pipeline_model_parallel_size=2", "model.recompute_modules=[core_attn]", "model.gated_linear_unit=true",
-            "model.virtual_pipeline_model_parallel_size=null", "mixed_precision=bf16_mixed"} <= {*overrides}  # fmt: skip
-
-
 # Acceptance: the schemas are names, types and choices taken from the frameworks' own parsers
 
 
@@ -357,32 +302,6 @@ def _marks(text):
     if re.search(r"[^,\d\[\]()+*]", text):
         raise argparse.ArgumentTypeError(text)
     return text
-
-
-@pytest.mark.parametrize(
-    ("framework", "says"),
-    [
-        ("megatron-lm", "--tp-comm-overlap"),
-        ("megatron-bridge", "comm_overlap.tp_comm_overlap=true"),
-        ("torchtitan", "enable_async_tensor_parallel = true"),
-    ],
-)
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_overlapped_tensor_parallelism_goes_out_and_back(framework, says, asynchronous):
-    """It needs the sequence cut, and in torchtitan the compiler."""
-    kind, zero = ("torchtitan", 3) if framework == "torchtitan" else (framework, 1)
-    scenario = build_scenario(
-        {
-            "model": "llama3-70b", "cluster": "superpod-h100", "profile": "h100",
-            "plan": {"tp": 8, "dp": 8, "sequence_parallel": True, "zero_stage": zero, "recompute": "full"},
-            "training": {"global_batch_size": 64, "sequence_length": 8192, "precision": "bf16"},
-            "stack": {"framework": kind, "async_tensor_parallel": asynchronous},
-        }
-    )  # fmt: skip
-    text = export_scenario(scenario, framework).with_account()
-    assert (says in text) == asynchronous
-    back = import_text(text, NAMES[framework], Given(gpus=64, model="llama3-70b")).scenario()
-    assert back.stack.async_tensor_parallel == asynchronous
 
 
 def megatron_lm_accepts(exported):
@@ -491,13 +410,6 @@ def _paths(rows):
                 yield from [what] if isinstance(what, str) else what
 
 
-def test_the_importer_s_tables_are_these_turned_round():
-    known = exporter_table("torchtitan")
-    for ours, (theirs, _) in known["schedules"].items():
-        assert table("torchtitan")["schedules"][theirs.lower()][0] == ours
-    assert len(known["schedules"]) == len(table("torchtitan")["schedules"])
-
-
 @rows("preset", MODELS["torchtitan"])
 def test_a_flavor_that_is_written_is_read_as_the_same_model(preset):
     shape = ModelSpec.read(load_preset("models", preset), "model").replace(num_mtp_layers=0)
@@ -505,26 +417,6 @@ def test_a_flavor_that_is_written_is_read_as_the_same_model(preset):
     data = {"model": {"name": name, "flavor": flavor}, "training": {"steps": 1}, "parallelism": {}}
     back = import_text(json.dumps(data), "run.json", Given(gpus=64), overrides=["plan.ep=1"]).scenario()
     assert back.model.replace(name=shape.name) == shape
-
-
-@rows(
-    ("marks", "text"),
-    [
-        ([0, 0, 0, 1, 1], "([0]*3+[1]*2)"),
-        ([0, 1] * 4, "([0,1]*4)"),
-        ([1, 1, 1], "([1]*3)"),
-        ([1, 0, 1, 0, 1], "([1]*1+[0]*1+[1]*1+[0]*1+[1]*1)"),
-    ],
-)
-def test_marks_of_layers(marks, text):
-    assert marks_text([bool(mark) for mark in marks]) == text
-
-
-def test_shipped_scenarios_are_exported_or_refused_for_a_reason():
-    for path in sorted((ROOT / "scenarios").rglob("*.yaml")):
-        scenario = load_scenario(path)
-        for framework in FRAMEWORKS:
-            refusals(scenario, framework)
 
 
 # The command line
@@ -552,29 +444,6 @@ def test_the_command_prints_the_file_with_its_account_or_writes_it(tmp_path):
     data = json.loads(flopcast("export", str(path), "--to", "megatron-bridge", "--json").stdout)
     assert data.keys() == {"framework", "text", "data", "written", "decided", "unsaid", "yours"}
     assert {"name", "value", "note"} == data["written"][0].keys()
-
-
-def test_a_file_of_one_framework_becomes_one_of_another(tmp_path):
-    path = tmp_path / "llama3_8b.toml"
-    path.write_text(
-        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
-        '[parallelism]\ndata_parallel_shard_degree = 8\n[activation_checkpoint]\nmode = "full"\n'
-    )
-    scenario = flopcast("import", str(path)).stdout
-    result = flopcast("export", "-", "--to", "megatron-lm", text=scenario)
-    assert result.exit_code == 0
-    for option in ("--data-parallel-sharding-strategy optim_grads_params", "--num-query-groups 8", "--seq-length 8192"):
-        assert option in result.stdout
-
-
-def test_a_search_says_its_best_plan_to_a_framework():
-    words = ["search", str(ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"), "--export"]
-    result = flopcast(*words, "megatron-lm")
-    assert result.exit_code == 0
-    assert "--global-batch-size 512" in result.stdout
-    assert json.loads(flopcast(*words, "megatron-lm", "--json").stdout)["export"]["framework"] == "megatron-lm"
-    assert "fp32, bf16, fp8, mxfp8" in str(flopcast(*words, "torchtitan", "--json").exception)
-    assert "or 'megatron-lm'?" in str(flopcast(*words, "megatron").exception)
 
 
 def test_what_changes_nothing_in_a_plan_is_not_left_out_aloud():

@@ -1,41 +1,33 @@
-"""Files of every kind as people write them, put together at random from the kind's grammar, and read back.
+"""Files of every kind as people write them, put together at random, and read back (`tests/grammars/writing.py`)."""
 
-A grammar is a module of `tests/grammars/`, named as its kind: `write(rng)` gives a file's name, its text, the facts that an
-import must find in it, and the options it needs. Those in `forms` write a kind in another form.
-"""
-
-import importlib
 import random
-from pathlib import Path
 
 import pytest
 from facts import wrong_facts
+from grammars.recipes import OPTIONS, ROWS, with_keys
+from grammars.writing import BASES, FORMS, KINDS, write, written
 from rows import forms, rows
 
 from sim.foreign.importers import Given, import_text
 
-PARTS = ("recipe_parts",)  # shared by grammars
-GRAMMARS = sorted(path.stem for path in (Path(__file__).parents[1] / "grammars").glob("[a-z]*.py"))
-GRAMMARS = [name for name in GRAMMARS if name not in PARTS]
-FORMS = sorted(path.stem for path in (Path(__file__).parents[1] / "grammars/forms").glob("[a-z]*.py"))
+SAID = [(kind, *row) for kind in ROWS for row in ROWS[kind]]
+
+
+@rows(("kind", "keys", "facts"), SAID)
+def test_what_a_recipe_says_is_read(kind, keys, facts):
+    name, text = written(kind, with_keys(BASES[kind], keys), random.Random(0))
+    imported = import_text(text, name, Given(**OPTIONS.get(kind, {"gpus": 8})), kind=kind if kind in KINDS else None)
+    assert not wrong_facts(imported.scenario(), facts)
 
 
 @forms("seeds", range(4), range(10))
-@pytest.mark.parametrize("kind", GRAMMARS)
+@pytest.mark.parametrize("kind", [*KINDS, *FORMS])
 def test_a_file_of_the_grammar_is_read_right(kind, seeds):
     rows("seed", seeds)(the_file_is_read_right)(kind=kind)
 
 
 def the_file_is_read_right(kind, seed):
-    grammar = importlib.import_module(f"grammars.{kind}")
-    name, text, expected, options = grammar.write(random.Random(seed))
+    name, text, expected, options = write(kind, random.Random(seed))
     imported = import_text(text, name, Given(**options))
-    assert imported.kind == kind, text
+    assert kind in FORMS or imported.kind == kind, text
     assert not wrong_facts(imported.scenario(), expected), text
-
-
-@pytest.mark.parametrize("form", FORMS)
-@rows("seed", range(10))
-def test_a_file_of_another_form_is_read_right(form, seed):
-    name, text, expected, options = importlib.import_module(f"grammars.forms.{form}").write(random.Random(seed))
-    assert not wrong_facts(import_text(text, name, Given(**options)).scenario(), expected), text

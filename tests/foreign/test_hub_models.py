@@ -6,7 +6,6 @@ import pytest
 from rows import rows
 
 from sim.errors import SpecError
-from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.huggingface.hub_models import known_model
 from sim.foreign.importers.keys import by_name, table
 from sim.specs.loading import build_scenario, load_scenario
@@ -63,17 +62,6 @@ def test_repositories_by_other_owners_and_with_endings(name, parameters):
 )
 def test_models_of_another_shape_are_not_taken_for_their_namesakes(name):
     assert known_model(name) is None
-
-
-def test_a_model_that_is_not_known_is_refused_with_the_remedy():
-    with pytest.raises(SpecError, match="none of the models that flopcast has; give --model config"):
-        import_text("base_model: nobody/nothing\nmicro_batch_size: 1\n", "a.yaml")
-
-
-def test_weights_in_fewer_bits_are_said_not_to_be_priced():
-    text = "base_model: unsloth/Llama-3.2-1B-bnb-4bit\nmicro_batch_size: 1\nsequence_len: 512\n"
-    imported = import_text(text, "a.yaml", Given(gpus=1))
-    assert "weights that are stored in fewer bits" in imported.to_yaml()
 
 
 QWEN = {

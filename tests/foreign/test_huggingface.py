@@ -76,14 +76,6 @@ def test_whether_embeddings_are_tied_is_said_around_the_language_model(outer, in
     assert (told.get("text_config.tie_word_embeddings") == "internvl around it says otherwise") is (outer is not None)
 
 
-def test_models_inside_models_inside_models():
-    inner = {"model_type": "qwen2_5_omni_thinker", "text_config": {**LLAMA, "model_type": "qwen2_5_omni_text"}}
-    found = imported(model_type="qwen2_5_omni", thinker_config=inner, talker_config={"hidden_size": 896})
-    assert found.scenario().model.qkv_bias
-    assert {"talker_config", "thinker_config.model_type"} <= {entry.name for entry in found.ledger.ignored}
-    assert all(entry.note != "not known to flopcast" for entry in found.ledger.ignored)
-
-
 @rows(("wrapper", "kind"), by_name(table("huggingface_wrappers")["wrappers"]).items())
 def test_a_section_without_a_model_type_is_what_the_model_around_it_means(wrapper, kind):
     small = {"hidden_size": 256, "vocab_size": 1000}
@@ -97,14 +89,6 @@ def outcome(**data):
         return imported(**data).scenario().model
     except SpecError as error:
         return str(error)
-
-
-def test_before_there_were_two_sections_the_language_model_stood_at_the_top():
-    found = imported(**{**LLAMA, "model_type": "qwen2_vl", "vision_config": {"depth": 32}, "vision_start_token_id": 5})
-    model = found.scenario().model
-    assert (model.qkv_bias, model.tied_embeddings) == (True, False)
-    said = "beside the language model; it is left out and not priced"
-    assert ("vision_config", "1 keys", said, True) in found.ledger.ignored
 
 
 def test_infinity_and_nan_stand_where_they_do_not_matter():

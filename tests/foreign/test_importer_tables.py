@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
+from grammars.recipes import SMALL
 from rows import forms, rows
-from small_recipes import SMALL
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
@@ -18,7 +18,6 @@ from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, table
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.nemo.settings import model_named
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
-from sim.specs.yaml12 import load_yaml
 from sim.work.sums import total_params
 
 FOLDER = Path(__file__).parents[2] / "sim" / "presets" / "importers"
@@ -305,20 +304,6 @@ def test_switches_positions_and_old_arguments_of_a_script(words, facts):
     assert not wrong_facts(import_text(f"{SCRIPT} {words}", "run.sh").scenario(), facts)
 
 
-@rows(("kind", "words"), table("megatron")["vocabularies"].items())
-def test_vocabularies(kind, words):
-    rows = import_text(f"{SCRIPT} --tokenizer-type {kind}", "run.sh").scenario().model.vocab_size
-    assert words <= rows < words + 128
-
-
-@rows("name", [*table("megatron")["nodes"], *table("megatron")["gpus_per_node"]])
-def test_variables_that_say_how_many_nodes_and_gpus(name):
-    nodes = name in table("megatron")["nodes"]
-    launcher = "torchrun --nproc_per_node 8" if nodes else "torchrun --nnodes 2"
-    scenario = import_text(f"{name}=3\n{SCRIPT.replace('torchrun', launcher)}", "run.sh").scenario()
-    assert scenario.plan.num_gpus == (24 if nodes else 6)
-
-
 VALUES = {
     "pipeline-model-parallel-layout": "Et*31|tL", "recompute-granularity": "full", "recompute-method": "block",
     "recompute-modules": ["core_attn"], "data-parallel-sharding-strategy": "optim", "outer-dp-sharding-strategy": "optim",
@@ -442,24 +427,6 @@ def test_flavors_are_models(name, flavor):
     said = flavor.rpartition("-")[2].rstrip("Bb").replace("M", "e-3")
     if said.replace(".", "").replace("e-3", "").isdecimal():
         assert total_params(model) == pytest.approx(float(said) * 1e9, rel=0.27)
-
-
-def test_flavors_share_fields_that_are_ours():
-    known = table("torchtitan")["flavors"]
-    for flavors in known.values():
-        shapes = [shape for shape in flavors.values() if isinstance(shape, dict)]
-        assert {field for shape in shapes for field in shape} <= ModelSpec.model_fields.keys()
-    assert {tower.split()[0] for tower in table("torchtitan")["towers"]} <= known.keys()
-    assert not set(table("torchtitan")["no_decoders"]) & known.keys()
-
-
-def test_tables_are_read_once_and_only_when_asked(monkeypatch):
-    table.cache_clear()
-    read = []
-    monkeypatch.setattr("sim.foreign.importers.keys.load_yaml", lambda path: read.append(path.stem) or load_yaml(path))
-    import_text(json.dumps(CONFIG), "c.json")
-    import_text(json.dumps(CONFIG), "c.json")
-    assert read == ["recipes", "huggingface_wrappers", "huggingface", "huggingface_defaults"]
 
 
 @rows("kind", KINDS)

@@ -1,13 +1,12 @@
 """Foreign configurations become scenarios: what is read, filled in, left out, and refused."""
 
-import importlib
 import json
 import random
-import re
 from pathlib import Path
 
 import pytest
 from facts import wrong_facts
+from grammars.writing import write
 from rows import rows
 
 from sim import build_scenario, estimate
@@ -16,7 +15,7 @@ from sim.foreign.importers import Given, import_file, import_text
 from sim.specs import ModelSpec, load_preset
 from sim.specs.yaml12 import parse_yaml
 from sim.work.layers import deal_stages
-from sim.work.sums import active_params, total_params
+from sim.work.sums import total_params
 
 FOREIGN = Path(__file__).parent / "files"
 LLAMA = {
@@ -67,18 +66,6 @@ def test_a_config_becomes_a_scenario_that_can_be_asked():
     assert reasons["torch_dtype"].startswith("of the stored weights")
 
 
-@rows(("keys", "total", "active"), [(QWEN3, 30.5e9, 3.3e9), (DEEPSEEK, 682.6e9, 38.2e9)])
-def test_a_mixture_of_experts_becomes_a_scenario(keys, total, active):
-    imported = import_text(config(**keys), "config.json")
-    scenario = imported.scenario()
-    assert total_params(scenario.model) == pytest.approx(total, rel=0.01)
-    assert active_params(scenario.model) == pytest.approx(active, rel=0.02)
-    assert scenario.plan.ep == 8
-    assert estimate(scenario).fits  # the GPUs it fills in hold all experts
-    assert "plan.ep" in names(imported.ledger.defaulted)
-    assert all(entry.note != "not known to flopcast" for entry in imported.ledger.ignored)
-
-
 def test_multi_token_prediction_is_read_and_says_how_to_leave_it_out():
     imported = import_text(config(**DEEPSEEK), "config.json")
     (read,) = (entry for entry in imported.ledger.read if entry.name == "model.num_mtp_layers")
@@ -89,17 +76,12 @@ def test_multi_token_prediction_is_read_and_says_how_to_leave_it_out():
 
 
 LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types, window, piece, first dense layers
-    ({"model_type": "mistral"}, ["sliding_attention"], ["dense"], 4096, 0, 0),
     ({"model_type": "mistral", "sliding_window": None}, ["full_attention"], ["dense"], 0, 0, 0),
     ({"sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
-    ({"model_type": "qwen2", "sliding_window": 512}, ["full_attention"], ["dense"], 0, 0, 0),
     ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}, ["sliding_attention"], ["dense"], 4096, 0, 0),
     ({"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 30, "sliding_window": 512}, ["full_attention"] * 30 + ["sliding_attention"] * 2, ["dense"], 512, 0, 0),
     ({"model_type": "gemma2"}, ["sliding_attention", "full_attention"], ["dense"], 4096, 0, 0),
-    ({"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 3}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 1024, 0, 0),
     ({"model_type": "exaone4", "sliding_window_pattern": "LLG"}, ["sliding_attention"] * 2 + ["full_attention"], ["dense"], 4096, 0, 0),
-    ({"model_type": "exaone4", "sliding_window": None}, ["full_attention"], ["dense"], 0, 0, 0),
-    ({"model_type": "phi3", "sliding_window": 2047}, ["sliding_attention"], ["dense"], 2047, 0, 0),
     ({"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 64}, ["full_attention"] * 3 + ["sliding_attention"], ["dense"], 64, 0, 0),
     ({"layer_types": ["full_attention", "sliding_attention"] * 16, "sliding_window": 64}, ["full_attention", "sliding_attention"], ["dense"], 64, 0, 0),
     (
@@ -111,11 +93,9 @@ LAYERS = [  # config beside a Llama of 32 layers -> layer_types, mlp_layer_types
         ["full_attention"], ["sparse"], 0, 0, 8,
     ),
     ({**QWEN3, "decoder_sparse_step": 2}, ["full_attention"], ["dense", "sparse"], 0, 0, 0),
-    ({**QWEN3, "mlp_only_layers": [0, 1]}, ["full_attention"], ["sparse"], 0, 0, 2),
     ({**QWEN3, "mlp_only_layers": [47]}, ["full_attention"], ["sparse"] * 47 + ["dense"], 0, 0, 0),
     ({**DEEPSEEK, "moe_layer_freq": 2, "first_k_dense_replace": 0}, ["full_attention"], ["sparse", "dense"], 0, 0, 0),
     ({**DEEPSEEK, "moe_layer_freq": [0] * 3 + [1] * 58}, ["full_attention"], ["sparse"], 0, 0, 3),
-    ({**DEEPSEEK, "mlp_layer_types": ["dense"] + ["sparse"] * 60}, ["full_attention"], ["sparse"], 0, 0, 1),
     ({"model_type": "nemotron_h", **MAMBA, "hybrid_override_pattern": "M-*EM-*E"}, ["mamba2", "none", "full_attention", "none"], ["none", "dense", "none", "sparse"], 0, 0, 0),
     ({"model_type": "nemotron_h", **MAMBA, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]}, ["mamba2", "none", "full_attention", "none"], ["none", "dense"], 0, 0, 0),
     ({"model_type": "bamba", **MAMBA, "moe_shared_expert_intermediate_size": 0, "attn_layer_indices": [1, 3]}, ["mamba2", "full_attention"] * 2 + ["mamba2"] * 28, ["dense"], 0, 0, 0),
@@ -161,7 +141,6 @@ SHIPPED = [  # file, cluster and GPUs that are given, facts
         "training.global_batch_size": 1536, "training.sequence_length": 2048, "training.precision": "fp16",
         "model.vocab_size": 51200, "training.tokens": 500_000 * 1536 * 2048,  # padded as Megatron pads it
     }),
-    ("gpt3_175b_slurm.sh", ("selene", None), {"plan.dp": 8, "plan.num_chunks": 2, "plan.recompute": "full", "stack.name": "megatron-2021", "training.precision": "fp16"}),
     ("llama3_8b_fp8.sh", (None, None), {  # fp8 from an array that grew under a condition
         "parameters": 8_030_261_248, "plan.cp": 2, "plan.dp": 4, "plan.zero_stage": 1, "training.precision": "fp8",
         "stack.overlap_grad_reduce": True, "stack.gradient_precision": "bf16",
@@ -176,7 +155,6 @@ SHIPPED = [  # file, cluster and GPUs that are given, facts
         "parameters": 46_702_792_704, "model.experts_per_token": 2, "plan.ep": 8, "plan.num_chunks": 2, "plan.tp": 2, "plan.etp": 2,
         "stack.expert_dispatcher": "alltoall",
     }),
-    ("torchtitan_llama3_8b.toml", (None, 64), {"plan.dp": 64, "plan.zero_stage": 3, "plan.recompute": "per_op", "training.global_batch_size": 64, "training.precision": "fp8", "model.name": "llama3-8b"}),
     ("torchtitan_llama3_405b.json", (None, None), {
         "plan.tp": 8, "plan.pp": 8, "plan.dp": 8, "plan.num_chunks": 2, "plan.schedule": "interleaved", "plan.zero_stage": 3,
         "plan.recompute": "full", "plan.sequence_parallel": True, "plan.reshard_after_forward": "default", "num_microbatches": 16,
@@ -209,29 +187,6 @@ def test_published_times_of_shipped_files():
     )
     assert gpt.training_time_s / 86400 == pytest.approx(34, rel=0.1)
     assert bloom.step_time_interval_s[0] < 105 < bloom.step_time_interval_s[1]
-
-
-def test_what_accounts_of_shipped_scripts_say():
-    accounts = {
-        name: import_file(FOREIGN / f"{name}.sh").ledger for name in ("gpt3_175b", "deepseek_v3_671b", "mixtral_8x7b")
-    }
-    gpt, deepseek, mixtral = accounts.values()
-    assert {"--lr", "--rampup-batch-size", "--data-path"} <= names(gpt.ignored)
-    reasons = {entry.name: entry.note for entry in deepseek.ignored}
-    assert reasons["--moe-router-score-function"].startswith("how evenly tokens go to experts")
-    (cut,) = (entry for entry in mixtral.defaulted if entry.name == "plan.etp")
-    why = "Megatron-LM's default of --expert-tensor-parallel-size: as --tensor-model-parallel-size"
-    assert cut.note == f"{why} (Megatron-Core 0.16.1)"
-
-
-def test_stages_of_deepseek_s_layout():
-    """The layout names 32: 3 layers with the embedding, 29 of 2, the second prediction, the head and its loss."""
-    scenario = import_file(FOREIGN / "deepseek_v3_671b.sh").scenario()
-    assert total_params(scenario.model) == total_params(ModelSpec.read(load_preset("models", "deepseek-v3"), "preset"))
-    stages = deal_stages(scenario.model, scenario.plan)
-    assert [stage.num_layers for stage in stages] == [3] + [2] * 29 + [0, 0]
-    assert [stage.num_mtp for stage in stages[-2:]] == [1, 0]
-    assert estimate(scenario).step_time_s > 0
 
 
 EXPERTS = "python p.py --num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --num-experts 8 --bf16 "
@@ -355,25 +310,6 @@ def test_stages_of_torchtitan(more, layers):
 
 
 @rows(
-    ("mode", "option", "plan"),
-    [
-        ("selective", "op", ("per_op", "uniform", 1)),
-        ("selective", "1", ("full", "uniform", 1)),
-        ("selective", "2", ("full", "block", 16)),
-        ("selective", "5", ("full", "block", 6)),
-        ("selective", "99", ("none", "uniform", 1)),
-        ("full", "2", ("full", "uniform", 1)),
-    ],
-)
-def test_torchtitan_recomputes_one_layer_in_so_many(mode, option, plan):
-    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text(encoding="utf-8")
-    section = f"[activation_checkpoint]\nmode = '{mode}'\nselective_ac_option = '{option}'\n"
-    text = re.sub(r"\[activation_checkpoint\][^\[]*", section, text)
-    read = import_text(text, "llama.toml", Given(gpus=64)).scenario().plan
-    assert (read.recompute, read.recompute_method, read.recompute_num_layers) == plan
-
-
-@rows(
     ("name", "flavor", "tp", "etp", "billions"),
     [
         ("deepseek_v3", "16B", 1, 1, 15.7), ("deepseek_v3", "671B", 1, 1, 671.0), ("qwen3", "30B-A3B", 1, 1, 30.5),
@@ -409,16 +345,6 @@ def test_scripts_cut_experts_as_everything_else_unless_they_say_otherwise(more, 
     assert imported.scenario().plan.etp == etp
     told = [entry.name for entry in (*imported.ledger.read, *imported.ledger.defaulted)]
     assert ("plan.etp" in told) == (etp > 1 or "expert-tensor-parallel-size" in more)
-
-
-def test_torchtitan_says_where_a_dense_model_has_no_experts():
-    text = (FOREIGN / "torchtitan_llama3_8b.toml").read_text().replace(
-        "[parallelism]", "[parallelism]\nexpert_parallel_degree = 4"
-    )  # fmt: skip
-    imported = import_text(text, "train.toml", Given(gpus=64))
-    assert imported.scenario().plan.ep == 1
-    notes = {entry.name: entry.note for entry in imported.ledger.ignored}
-    assert notes["parallelism.expert_parallel_degree"] == "the model has no experts"
 
 
 DEEPSPEED = {
@@ -467,29 +393,21 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
         (["f() {", "MORE='--micro-batch-size 2'", "}", "cat <<EOF", "MORE='--micro-batch-size 3'", "EOF"], "microbatch_size", 1),
         (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 1),
         (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),
-        (["MORE='--num-distributed-optimizer-instances 2'"], "sharding_group", None),
         (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params'"], "zero_stage", 3),
         (["MORE='--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads'"], "zero_stage", 2),
-        (["MORE='--use-megatron-fsdp'"], "zero_stage", 0),
         (["MORE='--data-parallel-sharding-strategy optim_grads'"], "zero_stage", 0),
         (["MORE='--use-torch-fsdp2'"], "reshard_after_forward", True),
         (["MORE='--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward'"], "reshard_after_forward", False),
         (["MORE='--use-torch-fsdp2 --torch-fsdp2-reshard-after-forward false'"], "zero_stage", 3),
         (["MORE='--optimizer-cpu-offload --optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.5),
-        (["MORE='--optimizer-cpu-offload'"], "optimizer_offload", 1.0),
-        (["MORE='--optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.0),
-        (["MORE='--optimizer hybridadam --optimizer-offload-policy static --optimizer-offload-fraction 0.5'"], "optimizer_offload", 0.5),
         (["MORE='--optimizer hybridadam --optimizer-offload-policy auto'"], "optimizer_offload", 0.0),
         (["MORE='--optimizer cpu-adam'"], "optimizer_offload", 1.0),
         (["MORE='--cpu-offloading-num-layers 2'"], "offloaded_layers", 2),
         (["MORE=\"--recompute-activations\""], "recompute", "selective"),
-        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1\""], "recompute", "full"),
         (["MORE=\"--recompute-granularity selective --recompute-modules core_attn layernorm\""], "recompute_modules", ("core_attn", "layernorm")),
         (["MORE=\"--recompute-granularity selective --recompute-modules=core_attn,mhc\""], "recompute_modules", ("core_attn",)),
         (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 2\""], "recompute_num_layers", 2),
-        (["MORE=\"--recompute-granularity full --recompute-method block --recompute-num-layers 1\""], "recompute_method", "block"),
         (["MORE=\"--recompute-granularity full --recompute-method block --recompute-num-layers 0\""], "recompute", "none"),
-        (["MORE=\"--recompute-granularity full --recompute-method uniform --recompute-num-layers 9999\""], "recompute", "full"),
         (["MORE=\"--activations-checkpoint-method block --activations-checkpoint-num-layers 1\""], "recompute_method", "block"),
         (["MORE=\\\n'--micro-batch-size 16'"], "microbatch_size", 16),
     ],
@@ -516,20 +434,6 @@ def test_optimizers_of_scripts(words, meant):
     training = script(f"MORE='--bf16 {words}'").scenario().training
     said = training.optimizer, training.moment_precision, training.master_precision, training.second_moment_precision
     assert said == (*meant, None)[:4]
-
-
-@rows(
-    ("name", "field", "value"),
-    [("adamw_8bit", "moment_precision", "int8"), ("AdamW8bit", "moment_precision", "int8"), ("Muon", "optimizer", "muon"),
-     ("adafactor", "optimizer", "adafactor"), ("AdamW", "optimizer", "adam"), ("Lion", "optimizer", "adam")],
-)  # fmt: skip
-def test_optimizers_by_the_names_of_frameworks(name, field, value, tmp_path):
-    (tmp_path / "config.json").write_text(config())
-    (tmp_path / "ds.json").write_text(json.dumps({**DEEPSPEED, "optimizer": {"type": name}, "zero_optimization": {}}))
-    imported = import_file(tmp_path / "ds.json", Given(gpus=16))
-    assert getattr(imported.scenario().training, field) == value
-    noted = [entry.note for entry in imported.ledger.ignored if entry.name == "optimizer.type"]
-    assert noted == (["priced as Adam"] if name == "Lion" else [])
 
 
 @rows(
@@ -613,31 +517,15 @@ def test_a_file_that_needs_no_import_is_told_so():
 
 @rows("kind", ["axolotl", "torchtune", "nemo", "torchtitan", "deepspeed", "huggingface", "megatron"])
 def test_a_pipe_is_read_as_the_file_would_be(kind):
-    grammar = importlib.import_module(f"grammars.{kind}")
     for seed in range(3):
-        _, text, expected, options = grammar.write(random.Random(seed))
+        _, text, expected, options = write(kind, random.Random(seed))
         imported = import_text(text, "-", Given(**options))
         assert imported.kind == kind
         assert not wrong_facts(imported.scenario(), expected)
 
 
-@rows(
-    ("stretch", "scaled"),
-    [
-        ({}, False),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, True),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, True),
-        ({"rope_scaling": {"type": "deepseek_yarn", "factor": 40}}, True),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, False),
-    ],
-)
-def test_positions_that_are_stretched_and_scaled(stretch, scaled):
-    assert import_text(config(**stretch), "config.json").scenario().model.rotary_scaled is scaled
-
-
 REFUSED_CONFIGS = [  # changes of a Llama's config, why
     ({"model_type": "mixtral"}, "num_local_experts is missing"),
-    ({"model_type": "mixtral", "num_local_experts": 8}, "num_experts_per_tok is missing"),
     ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9}, "must be 1 to num_experts 8"),
     ({"model_type": "arctic"}, "a mixture of experts of another kind"),
     ({"num_local_experts": 8}, "num_local_experts = 8, but model_type 'llama' has no experts"),
@@ -651,45 +539,28 @@ REFUSED_CONFIGS = [  # changes of a Llama's config, why
     ({"model_type": "gemma3_text", "sliding_window_pattern": "LXG"}, "or letters L and G"),
     ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "must say the layers, each one of M"),
     ({"moe_latent_size": 64}, "moe_latent_size = 64 says of a part that 'llama' is not known to have"),
-    ({"draft_vocab_size": 64}, "draft_vocab_size = 64 says of a part"),
     ({**QWEN3, "shared_expert_intermediate_size": 64}, "is a width of shared experts, which it has none of"),
     ({"add_cross_attention": True}, "has an encoder beside it .add_cross_attention."),
     ({"model_type": "bamba", **MAMBA, "mamba_conv_bias": False}, "without its bias, which flopcast cannot count"),
     ({"model_type": "apertus1p5_text", "output_vocab_size": 64}, "= 64 gives the head other rows than the embedding's"),
-    ({"model_type": "jamba"}, "is built on Mamba-1"),
-    ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks"),
     ({**DEEPSEEK, "attention_bias": True}, "biases beside latent attention"),
-    ({**DEEPSEEK, "kv_lora_rank": ...}, "kv_lora_rank is missing"),
     ({"model_type": "mamba2"}, "is built on Mamba-1, RWKV or another recurrence"),
-    ({"model_type": "bert"}, "an encoder"),
     ({"is_encoder_decoder": True}, "has an encoder"),
     ({"model_type": "lama"}, "did you mean 'llama'"),
     ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "text_config says none of the sizes of 'llama'"),
     ({"model_type": "new_vl", "text_config": {"hidden_size": 64}}, "text_config.model_type is missing, and nothing"),
     ({"model_type": "clip", "text_config": {"hidden_size": 64}}, "has no decoder of text alone"),
     ({"model_type": "blip-2", "text_config": {"model_type": "t5", "hidden_size": 64}}, "no decoder of text alone"),
-    ({"model_type": "vl", "text_config": {"model_type": "t5", "d_model": 64}}, "'t5' is an encoder and a decoder"),
     ({"model_type": "vl", "is_encoder_decoder": True, "text_config": {"model_type": "gemma"}}, "has an encoder"),
-    ({"model_type": "qwen3_vl", "text_config": {"hidden_size": "a"}}, "text_config.hidden_size = a must be a whole"),
-    ({"intermediate_size": ...}, "intermediate_size is missing"),
     ({"num_hidden_layers": 2**40}, "num_hidden_layers = 1099511627776 must be at most 100,000"),
-    ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "intermediate_size": "x"}, "intermediate_size = x must be a"),
-    ({"hidden_size": float("inf")}, "hidden_size = inf must be a whole number"),
-    ({"num_attention_heads": float("nan")}, "num_attention_heads = nan must be a whole number"),
-    ({"model_type": "gpt2", "resid_pdrop": float("inf")}, "resid_pdrop = inf must be a number"),
     ({**QWEN3, "model_type": "flint", "shared_expert_intermediate_size": 64}, "layer_types is missing; it says which layers see a window"),
     ({"model_type": "chatglm", "inner_hidden_size": 16384}, "is here the first ChatGLM"),
     ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln = true norms queries and keys"),
     ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]}, "moe_topk = .* differs from layer to layer"),
     ({"model_type": ..., "architectures": ...}, "of no kind that can be imported"),
-    ({"model_type": ..., "architectures": ["NewForCausalLM"]}, "no model_type"),
     ({"model_type": ..., "architectures": [{"x": 1}]}, "no model_type"),
     ({"model_type": 7}, "must be text"),
-    ({"hidden_size": ...}, "hidden_size is missing"),
-    ({"hidden_size": "big"}, "hidden_size = big must be a whole number"),
-    ({"hidden_size": -1}, "must be a whole number"),
     ({"hidden_size": 10**400}, "a number of about 400 digits must be a whole number"),
-    ({"num_attention_heads": True}, "must be a whole number"),
     ({"num_attention_heads": 31}, "not divisible by num_heads 31"),
     ({"num_hidden_layers": [32]}, "must be a whole number"),
     ({"tie_word_embeddings": "yes"}, "must be true or false"),
@@ -725,7 +596,6 @@ REFUSED_SCRIPTS = [  # command, why
 ]  # fmt: skip
 REFUSED_STAGES = [  # lines of torchtitan's section, why
     ('pipeline_parallel_split_points = ["layers.14", "layers.4", "layers.24"]', "must name layers of growing"),
-    ('pipeline_parallel_split_points = ["layers.14", "layers.x", "layers.24"]', "must name layers of growing"),
     (f"module_fqns_per_model_part = {json.dumps(FQNS[:-1])}", "must list each stage's modules"),
     (f"module_fqns_per_model_part = {json.dumps([FQNS[0] + FQNS[1], *FQNS[2:]])}", "has 3 stages, no multiple of"),
     ("pipeline_parallel_first_stage_less_layers = 30", "leave the first or the last less than"),
@@ -733,19 +603,15 @@ REFUSED_STAGES = [  # lines of torchtitan's section, why
 REFUSED_TEXTS = [  # text, name of the file, why
     ("", "a.json", "not JSON"),
     ("{", "a.json", "line 1, column 2"),
-    ("[]", "a.json", "of no kind that can be imported"),
     ('{"a": 1, "a": 2}', "a.json", "'a' is given twice"),
     ('{"a": NaN}', "a.json", "of no kind that can be imported"),
     ('{"a": ' + "1" * 5000 + "}", "a.json", "digits"),
     ("[" * 100_000 + "]" * 100_000, "a.json", "nested more than 40 levels"),
-    ('{"a":' * 60 + "1" + "}" * 60, "a.json", "nested more than 40 levels"),
     ("a = " + "[" * 100_000, "a.toml", "nested more than 40 levels|not TOML"),
-    ("x = " + "1" * 5000, "a.toml", "digits|not TOML"),
     ("a = 1\na = 2", "a.toml", "not TOML"),
     ("hello", "a.sh", "of no kind"),
     ("--num-layers 2", "a.sh", "no command with --num-layers and --hidden-size|--hidden-size is missing"),
     ("A='--num-layers", "a.sh", "line 1: a quotation that begins with ' is never closed"),
-    ("A=(--num-layers", "a.sh", "the array A=\\( is never closed"),
     ("pretrain_gpt.py --num-layers $(", "a.sh", "a bracket \\( is never closed"),
     ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "p.py --num-layers 2", "a.sh", "grow beyond"),
     ("python p.py --num-layers 2 --hidden-size " + "9" * 400, "a.sh", "must be a whole number"),

@@ -4,7 +4,6 @@ import pytest
 from rows import rows
 
 from sim.errors import SpecError
-from sim.foreign.importers import Given, import_text
 from sim.foreign.importers.keys import NotKnown
 from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.python.recipes import read_recipe
@@ -52,36 +51,6 @@ def test_what_only_running_code_knows(text, why):
     value = of(text)
     assert isinstance(value, NotKnown)
     assert why in value.why
-
-
-def test_names_functions_and_their_arguments():
-    text = """
-import lib
-SIZE = 4
-def common(tp: int = SIZE, *, pp=1, **more):
-    inner = lib.Plan(tp=tp, pp=pp)
-    return lib.Config(a=inner, **more)
-def recipe(nodes: int = 2):
-    return common(8, pp=nodes * 2, extra=3)
-"""
-    assert settings(text) == {"()": "Config", "a": {"()": "Plan", "tp": 8, "pp": 4}, "extra": 3}
-    assert settings(text, "common")["a"] == {"()": "Plan", "tp": 4, "pp": 1}
-    assert settings(text, "recipe(nodes=8)")["a"]["pp"] == 16
-
-
-def test_attributes_are_set_wherever_the_object_was_made():
-    text = """
-from lib import base, Inner
-def recipe():
-    cfg = base()
-    cfg.a.x = 1
-    part = cfg.b.c
-    part.d = 2
-    cfg.e = Inner(f=3)
-    cfg.e.f += 4
-    return cfg
-"""
-    assert settings(text) == {"()": "base", "a": {"x": 1}, "b": {"c": {"d": 2}}, "e": {"()": "Inner", "f": 7}}
 
 
 def test_what_classes_and_loops_set_is_not_passed_over():
@@ -142,23 +111,6 @@ def recipe(fast=False, kind="lora", nodes=None):
         settings(text, "recipe(kind='none')")
 
 
-def test_scripts_hold_recipes_too():
-    text = """
-from lib import Config, run
-def configure(nodes: int):
-    return Config(a=nodes)
-def main(nodes):
-    recipe = configure(nodes)
-    recipe.b = 2
-    run(recipe)
-if __name__ == "__main__":
-    main(nodes=3)
-"""
-    ledger = Ledger("recipes.py")
-    assert settings(text, ledger=ledger) == {"()": "Config", "a": 3, "b": 2}
-    assert [entry.name for entry in ledger.ignored] == ["line 8: run()"]
-
-
 def test_what_is_called_for_its_effect_is_followed_or_said():
     text = """
 import os
@@ -216,36 +168,3 @@ def test_a_name_says_which_recipe_is_meant():
         settings(text, "two(x=open('f'))")
     with pytest.raises(SpecError, match="has no recipe: no function gives"):
         settings("x = 1\n")
-
-
-@pytest.mark.thorough
-@rows(
-    ("text", "says"),
-    [
-        ("def f(:\n", "line 1: .*; it is not Python"),
-        ("(" * 5000 + ")" * 5000, "it is not Python|nested too deeply"),
-        ("x = " + "-" * 20000 + "1", "nested too deeply|no recipe"),
-        ("x = " + "+".join(["1"] * 20000), "nested too deeply|no recipe"),
-        ("def f():\n    return f()\n", "has no recipe"),
-        ("def a(): pass\n" + "".join(f"def a{n}():\n" + f" a{n - 1}()\n" * 9 for n in range(1, 20)) + "a19()", "no recipe"),
-        ("x = [1]\n" + "x = x + x\n" * 60, "has no recipe"),
-        ("x = {}\nx['x'] = x\n", "has no recipe"),
-    ],
-)  # fmt: skip
-def test_broken_and_hostile_texts(text, says):
-    with pytest.raises(SpecError, match=says):
-        settings(text)
-
-
-def test_what_is_set_beside_a_named_precision_counts():
-    """src/megatron/bridge/training/mixed_precision.py: its functions give an object, of which a recipe may set more."""
-    text = (
-        "import lib\nimport megatron.bridge.x\n"
-        "r = lib.Config(train=lib.Train(global_batch_size=64, micro_batch_size=1), dataset=lib.Data(seq_length=512),"
-        " model=lib.Llama2ModelProvider7B(seq_length=512))\n"
-        "r.mixed_precision = lib.bf16_with_fp8_current_scaling_mixed()\n"
-    )
-    more = "r.mixed_precision.num_layers_at_start_in_bf16 = 3\n"
-    layers = [import_text(each, "r.py", Given(gpus=64)).data["training"]["high_precision_layers"]
-              for each in (text, text + more)]  # fmt: skip
-    assert layers == [2, 4]

@@ -4,11 +4,12 @@ import gzip
 from pathlib import Path
 
 import pytest
+from facts import wrong_facts
 from rows import rows
 
 from sim import SpecError, load_scenario
 from sim.check import measure
-from sim.foreign.importers import Given, import_file
+from sim.foreign.importers import Given, import_text
 from sim.foreign.logs import read_log, seconds_of
 
 LOGS = Path(__file__).parent / "logs"
@@ -49,15 +50,6 @@ def test_every_form_is_read(name, source, values, warm_up, note, scenario):
 
 def test_all_forms_are_here():
     assert {name for name, *_ in FORMS} == {path.name for path in LOGS.iterdir()}
-
-
-def test_without_the_time_of_day_rates_tell_the_step(tmp_path, scenario):
-    text = (LOGS / "torchtitan.log").read_text()
-    path = tmp_path / "pasted.log"
-    path.write_text("\n".join(line.partition("INFO - ")[2] for line in text.splitlines()))
-    logged = read_log(path)
-    assert logged.unit == "tokens/s"
-    assert measure(seconds_of(logged, scenario, path)).seconds == pytest.approx(1.1, rel=0.005)
 
 
 def test_other_tokens_than_the_run_has_are_refused(scenario):
@@ -108,13 +100,27 @@ def test_what_is_no_log_is_refused(name, make, message, tmp_path):
         read_log(path)
 
 
-def test_printed_arguments_are_a_scenario():
+PRINTED = [  # values as Megatron-LM prints them in place of those of the log, facts
+    ({}, {"plan.tp": 8, "plan.microbatch_size": 4, "plan.recompute": "selective", "training.precision": "fp16", "model.num_layers": 48}),
+    ({"exp_avg_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True}, {"training.moment_precision": "bf16"}),
+    ({"window_size": "(1023, 0)"}, {"model.sliding_window": 1024}),
+    ({"group_query_attention": True, "num_query_groups": 8}, {"model.num_kv_heads": 8}),
+    ({"overlap_grad_reduce": True}, {"stack.overlap_grad_reduce": True}),
+    ({"optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}, {"plan.optimizer_offload": 0.5}),
+    ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}, {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 2}),
+    ({"recompute_granularity": "selective", "recompute_modules": "['core_attn', 'layernorm']"}, {"plan.recompute_modules": ["core_attn", "layernorm"]}),
+    ({"fp16": False, "bf16": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"}, {"training.precision": "mxfp8"}),
+    ({"attention_backend": "AttnBackend.flash"}, {"stack.attention": "flash"}),
+]  # fmt: skip
+
+
+@rows(("values", "facts"), PRINTED)
+def test_printed_arguments_are_a_scenario(values, facts):
     """All arguments that there are, of which those of pictures, T5 and experts are defaults of other models."""
-    imported = import_file(LOGS / "megatron.log", Given(cluster="selene"))
-    found, published = imported.scenario(), load_scenario(SCENARIO)
+    lines = (LOGS / "megatron.log").read_text().splitlines()
+    lines = [line for line in lines if line.split(" .")[0].strip() not in values]
+    end = next(number for number, line in enumerate(lines) if "end of arguments" in line)
+    lines[end:end] = [f"  {name} {'.' * 20} {value}" for name, value in values.items()]
+    imported = import_text("\n".join(lines), "train.log", Given(cluster="superpod-h100"))
     assert imported.kind == "megatron"
-    for section in ("num_layers", "hidden_size", "intermediate_size", "num_heads", "vocab_size", "position", "dropout"):
-        assert getattr(found.model, section) == getattr(published.model, section)
-    assert found.plan == published.plan
-    assert found.training.replace(tokens=None) == published.training
-    assert (found.stack.framework, found.stack.attention, found.cluster.name) == ("megatron-lm", "math", "selene")
+    assert not wrong_facts(imported.scenario(), facts)

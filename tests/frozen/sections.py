@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
@@ -32,6 +31,7 @@ from sim.engines import ENGINES
 from sim.specs import load_preset
 from tests.frozen.asking import ROOT, ask, ask_json, counted, described, fields, folder
 from tests.frozen.plans import random_plans
+from tests.grammars.writing import KINDS, write
 
 Jobs = dict[str, Callable[[], Any]]
 SCENARIOS = ROOT / "scenarios"
@@ -132,12 +132,11 @@ def searches() -> Jobs:
 def imports() -> Jobs:
     """Return the scenarios of files of other tools: those of the tests, and ones written by the tests' grammars."""
     jobs: Jobs = {path.name: partial(_imported, path) for path in sorted((ROOT / "tests/foreign/files").iterdir())}
-    grammars = [path.stem for path in sorted((ROOT / "tests/grammars").glob("*.py")) if path.stem != "recipe_parts"]
-    return jobs | {f"{name} {seed}": partial(_written, name, seed) for seed in range(10) for name in grammars}
+    return jobs | {f"{kind} {seed}": partial(_written, kind, seed) for seed in range(10) for kind in KINDS}
 
 
-def _written(grammar: str, seed: int) -> dict[str, Any]:
-    name, text, _, options = importlib.import_module(f"grammars.{grammar}").write(random.Random(seed))
+def _written(kind: str, seed: int) -> dict[str, Any]:
+    name, text, _, options = write(kind, random.Random(seed))
     with folder() as path:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text, encoding="utf-8")

@@ -5,10 +5,8 @@ Verbs, options and their types are asked of the command line itself, so that a n
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +17,7 @@ import typer
 import yaml
 
 from tests.fuzz.mutations import changed_data, changed_text, odd_value
+from tests.grammars.writing import FORMS, KINDS, write
 
 ROOT = Path(__file__).parents[2]
 SKIPPED = (
@@ -52,6 +51,10 @@ WORDS = (
     "1f1b", "interleaved", "zb_v", "all", "best", "own", "plan.tp=2", "rank1", "1.2@rank1", "leaf0.cable1", "0", "-1",
 )  # fmt: skip
 
+FILES = {
+    "scenario", "scenarios", "first", "second", "files", "file", "runs", "source", "profile", "profiles", "log",
+}  # fmt: skip
+"""Arguments that are files."""
 GOOD = {
     "to": ("megatron-lm", "megatron-bridge", "torchtitan", "deepspeed"),
     "cluster": ("selene", "superpod-h100", "ethernet-25"), "profile": ("a100", "h100"), "engine": ("dag", "des"),
@@ -163,19 +166,7 @@ def _argument(name: str, argument: Parameter, files: dict[str, bytes], rng: rand
     verb, what = name.split()[0], argument.name
     if rng.random() < 0.02:
         return str(odd_value(rng))[:6000]
-    if what in (
-        "scenario",
-        "scenarios",
-        "first",
-        "second",
-        "files",
-        "file",
-        "runs",
-        "source",
-        "profile",
-        "profiles",
-        "log",
-    ):
+    if what in FILES:
         return _file(name, what, files, rng)
     if name == "presets show":
         return rng.choice(["models", "clusters", "stacks", "gpt3-175b", "selene", "megatron-lm", str(odd_value(rng))])
@@ -227,8 +218,7 @@ def _file(name: str, what: str, files: dict[str, bytes], rng: random.Random) -> 
     """A damaged file of the kind that a verb reads; its name."""
     kind = _kind_of_file(name, what, rng)
     if kind == "foreign" and rng.random() < 0.8:
-        grammar = importlib.import_module(f"grammars.{rng.choice(_grammars())}")
-        own, whole, _, _ = grammar.write(rng)
+        own, whole, _, _ = write(rng.choice([*KINDS, *FORMS]), rng)
         text, ending = changed_text(whole, rng) if rng.random() < 0.9 else whole.encode(), Path(own).suffix
     elif kind == "scenario" and rng.random() < 0.5:
         data = changed_data(SMALL, rng) if rng.random() < 0.6 else SMALL
@@ -290,15 +280,6 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
         case ["rl"], _:
             return "rl"
     return "scenario"
-
-
-@cache
-def _grammars() -> tuple[str, ...]:
-    if str(ROOT / "tests") not in sys.path:  # where pytest finds them
-        sys.path.append(str(ROOT / "tests"))
-    folder = ROOT / "tests" / "grammars"
-    names = sorted(path.stem for path in folder.glob("[a-z]*.py") if path.stem != "recipe_parts")
-    return (*names, *sorted(f"forms.{path.stem}" for path in folder.glob("forms/[a-z]*.py")))
 
 
 @cache

@@ -42,11 +42,6 @@ def _lines(rng, values, indent="    "):
 
 def _assigned(rng, hub, values):
     bridge = [f'    cfg.model = AutoBridge.from_hf_pretrained("{hub}").to_megatron_provider(load_weights=False)']
-    if rng.random() < 0.5:
-        bridge = [
-            f'    hf_path = "{hub}"',
-            "    cfg.model = AutoBridge.from_hf_pretrained(hf_path).to_megatron_provider()",
-        ]
     lines = [
         "import torch", "from megatron.bridge import AutoBridge",
         "from megatron.bridge.recipes.common import _pretrain_common", "", "",

@@ -27,13 +27,6 @@ def _script(rng, parts, facts):
         "recipe.trainer.val_check_interval = 100",
         "recipe.optim.config.lr = 3e-4",
     ]
-    if rng.random() < 0.3:
-        changes.append(
-            "recipe.trainer.strategy.sequence_parallel = args.tp > 0"
-            if rng.random() < 0.5
-            else "recipe.log.ckpt = None"
-        )
-        changes = [each.replace("args.tp > 0", "True") for each in changes]
     if rng.random() < 0.4:
         changes += [
             'recipe.model.config.recompute_granularity = "full"',
@@ -83,9 +76,7 @@ if __name__ == "__main__":
 
 def _own(rng, parts, facts):
     """A recipe of one's own: model(), trainer() and pretrain_recipe()."""
-    wrapped = rng.choice(
-        ["bf16_mixed()", "[bf16_mixed()]", 'run.Config(nl.MegatronMixedPrecision, precision="bf16-mixed")']
-    )
+    wrapped = rng.choice(["bf16_mixed()", "[bf16_mixed()]"])
     facts["plan.zero_stage"] = 1
     return f"""from typing import Optional
 

@@ -13,7 +13,6 @@ from sim.planners.answers import ask_pipedream, covering, play_plan, profile_of
 from sim.planners.layers import LayerProfile, profile_from_text
 from sim.planners.pipedream import data_parallel, plan_pipeline
 from sim.planners.pipeline_plan import Level, build_replicated, levels_of, noam, read_levels
-from sim.schedules import build_order
 from sim.schedules.passes import peak_in_flight, weight_versions
 
 ROOT = Path(__file__).parents[2]
@@ -176,11 +175,6 @@ def test_every_order_of_replicated_stages_runs_and_holds_what_noam_says(replicas
     assert (staleness == peaks - 1).all()
 
 
-def test_a_straight_pipeline_is_the_schedule_of_the_house():
-    ours = build_replicated((1, 1, 1), rounds=8)
-    assert ours.actions == build_order("pipedream", 3, 1, 8, batches=1).actions
-
-
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
@@ -215,26 +209,6 @@ def test_turns_that_never_repeat_are_not_played():
         build_replicated((13, 11, 9, 8, 7, 5))
     with pytest.raises(ScheduleError, match="one worker or more"):
         build_replicated((2, 0))
-
-
-@pytest.mark.thorough
-def test_a_plan_whose_turns_never_repeat_is_answered_without_a_play():
-    answer = ask_pipedream(load_scenario(ROOT / "scenarios/gpt-1t-3072-a100.yaml"))
-    assert answer.played is None
-    assert "repeat after" in answer.unplayed
-    assert answer.to_dict()["played"] is None
-    assert max(stage.memory_bytes for stage in answer.plan.stages) <= 80 * 1024**3
-
-
-def test_the_way_there_and_back_by_hand():
-    """Two in flight on the first of two workers: its forward, a send, the second's work, a send, its backward."""
-    facts = {"forward_s": 1.0, "backward_s": 1.0, "output_bytes": 1.0, "weights_bytes": 0.0}
-    profile = LayerProfile.read({"layers": [{"name": "a", **facts}, {"name": "b", **facts}]}, "made")
-    plan = price_plan(profile, Level(2, 1.0), (1, 2), (1, 1))
-    assert plan.period_s == 2.0
-    assert play_plan(plan).period_s == pytest.approx((1 + 1 + 2 + 1 + 1) / 2)
-    assert covering(plan) == (3, 1)
-    assert play_plan(plan, in_flight=(3, 1)).period_s == pytest.approx(2.0)
 
 
 def test_a_scenario_as_a_profile_adds_up_to_its_estimate():

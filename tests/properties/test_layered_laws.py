@@ -4,21 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from counts import layer_expert_params
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.breakdown import break_down
-from sim.costs.collectives import all_gather, reduce_scatter
 from sim.engines import run
 from sim.engines.program import priced_order, program_of
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.network.placement import Degrees, place_group
-from sim.pricing.cells import plans_of
 from sim.specs import build_scenario
 from sim.work.layers import deal_stages
-from sim.work.sums import part_params, total_params
+from sim.work.sums import total_params
 
 switch = st.booleans()
 
@@ -115,32 +111,3 @@ def test_a_modular_step_on_a_network_that_costs_nothing(scenario):
     rounds = scenario.num_microbatches * -(-layers // plan.pp) + (layers - 1) % plan.pp
     step = run(program_of(scenario, order, ideal)).step_time_s
     assert step == pytest.approx(rounds * (ideal.forward_s[0] + ideal.backward_s[0]), rel=1e-9)
-
-
-@pytest.mark.parametrize(("tp", "cp", "ep", "etp"), [(1, 2, 4, 1), (2, 1, 4, 1), (2, 2, 2, 2), (1, 1, 1, 1)])
-def test_experts_are_gathered_and_reduced_among_those_that_hold_the_same(tp, cp, ep, etp):
-    """All else among dp · cp, experts among tp · cp · dp / (ep · etp): at a visit one after the other."""
-    model = {
-        "num_layers": 6, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "gated_mlp": True, "bias": False,
-        "num_experts": 8, "experts_per_token": 2, "expert_intermediate_size": 1024,
-    }  # fmt: skip
-    plan = {
-        "tp": tp, "cp": cp, "pp": 4, "dp": 8, "ep": ep, "etp": etp, "schedule": "modular", "num_chunks": 2,
-        "zero_stage": 3, "sequence_parallel": tp > 1,
-    }  # fmt: skip
-    training = {"global_batch_size": 64, "sequence_length": 1024, "precision": "bf16"}
-    scenario = build_scenario(
-        {"model": model, "cluster": "selene", "plan": plan, "training": training, "stack": "megatron-core"}
-    )
-    _, costs = priced_order(scenario)
-    batch, of_layer = plans_of(scenario), scenario.model.kind_of_layer[0]
-    experts = layer_expert_params(scenario.model) / (ep * etp)
-    others = part_params(deal_stages(scenario.model, scenario.plan)[1].part, scenario.model, tp, ep, etp) - experts
-    assert of_layer.sparse
-    degrees = Degrees(tp, cp, 4, 8, ep, etp)
-    data, own = (place_group(kind, degrees, scenario.cluster) for kind in ("shards", "expert_shards"))
-    assert (data.size, own.size) == (8 * cp, tp * cp * 8 // (ep * etp))
-    for moved, collective, width in ((costs.visits.gather[0], all_gather, 2), (costs.visits.reduce, reduce_scatter, 4)):
-        seconds = sum(collective(params * width, group, batch.costs.fabric)
-                      for params, group in ((others, data), (experts, own)))  # fmt: skip
-        assert moved[1] == pytest.approx(float(seconds), rel=1e-12)

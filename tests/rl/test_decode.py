@@ -44,12 +44,3 @@ def test_batching_pays_and_context_costs(name, first, second, shorter, longer):
     assert found.decode_s(few, shorter) <= found.decode_s(many, shorter) * (1 + 1e-9)
     assert found.decode_s(many, shorter) / many <= found.decode_s(few, shorter) / few * (1 + 1e-9)
     assert found.decode_s(few, shorter) <= found.decode_s(few, longer) * (1 + 1e-9)
-
-
-def test_formats_and_overhead():
-    plain, small = engine(), engine(weights="fp8", cache="fp8")
-    assert small.weight_bytes == plain.weight_bytes / 2
-    assert small.cache_bytes(1000) == plain.cache_bytes(1000) / 2
-    assert small.decode_s(64, 1000) < 0.7 * plain.decode_s(64, 1000)
-    assert small.prefill_s(1000) < 0.6 * plain.prefill_s(1000)
-    assert engine(step_overhead_s=0.004).decode_s(8, 0) == pytest.approx(plain.decode_s(8, 0) + 0.004)

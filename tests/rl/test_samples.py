@@ -42,20 +42,6 @@ def test_the_default_spread_lies_between_those_of_two_logs(mean, longest, cut_of
     assert 0.5 < SPREAD < 1.3
 
 
-def test_no_spread_is_one_length():
-    lengths = lognormal_lengths(1000, 4000, 0.0)
-    assert (lengths.longest, lengths.mean, lengths.mean_age) == (1000, 1000, 500)
-
-
-def test_a_batch_counts_what_it_trains_on():
-    samples = Samples(512, 16, 100.0, lognormal_lengths(900, 4000))
-    assert samples.responses == 8192
-    assert samples.tokens == pytest.approx(8192 * 1000)
-    alike = Samples(512, 16, 100.0, lognormal_lengths(900, 4000, 0.0))
-    assert alike.packed_length == pytest.approx(1000)
-    assert samples.packed_length > 1000
-
-
 test_what_cannot_be_is_refused = refusals(SpecError, called, [
     (lambda: lognormal_lengths(5000, 4000), "Raise the longest to 10,000"),
     (lambda: lognormal_lengths(0), "mean_response = 0"),

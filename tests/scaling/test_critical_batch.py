@@ -45,11 +45,6 @@ def test_zhangs_two_forms_agree_at_twenty_tokens_a_parameter():
     assert critical_batch("zhang-2024", tokens=20e9) == pytest.approx(93.20 * 1e9**0.47, rel=0.01)
 
 
-def test_deepseeks_batches_are_those_they_used():
-    assert critical_batch("deepseek-2024-best", flop=8.6e22) == pytest.approx(2304 * 4096, rel=0.02)
-    assert critical_batch("deepseek-2024-best", flop=8.5e23) == pytest.approx(18.9e6, rel=0.04)
-
-
 def test_disagreement_is_shown():
     said = critical_batches(params=70e9, tokens=1.4e12, loss=1.97, flop=5.88e23)
     assert set(said) == set(critical_batch_laws())

@@ -5,18 +5,15 @@ import pytest
 from counts import layer_activation_bytes, visits_per_stage
 from rows import rows
 
-from flopcast_validation.strategies.question import family
 from sim.scaling.loss_laws import best_loss, best_params, critical_batch, form_of, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight
 from sim.specs import ModelSpec, StackSpec
-from sim.specs.hardware import GpuSpec
 from sim.specs.presets import load_preset
 from sim.work.pieces import Cut
 
 A100, PETAFLOP_DAY = 312e12, 8.64e19
-X160 = family(160)
 
 
 def test_a_checkpoint_is_a_layers_input():
@@ -69,8 +66,3 @@ def test_kaplans_compute_optimal_exponents():
 def test_batches_grow_with_data_as_published(law, exponent):
     batches = critical_batch(law, tokens=np.array([1e11, 1e12]))
     assert np.log10(batches[1] / batches[0]) == pytest.approx(exponent)
-
-
-@rows(("gpu", "watts"), [("h100-sxm-80gb", 700), ("a100-sxm-80gb", 400)])
-def test_powers(gpu, watts):
-    assert GpuSpec.read(load_preset("gpus", gpu), gpu).max_power_w == watts

@@ -1,8 +1,6 @@
 """`flopcast scaling`: tables with their numbers, JSON with stable keys, refusals."""
 
 import json
-import re
-import shlex
 from functools import partial
 from pathlib import Path
 
@@ -68,12 +66,3 @@ test_mistakes_say_what_to_type = refusals(SpecError, lambda words: ask(*words), 
     (("optimal", "--loss", "1e-30"), "0.1 to 20.0 nats a token"),
     (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
 ])  # fmt: skip
-
-
-def test_the_pages_commands_work(tmp_path, monkeypatch):
-    (tmp_path / "runs.csv").write_text(Path(POINTS).read_text())
-    monkeypatch.chdir(tmp_path)
-    lines = re.findall(r"^flopcast scaling (.*?)(?:\s+#.*)?$", PAGE.read_text(), re.MULTILINE)
-    assert len(lines) >= 6
-    for line in lines:
-        assert ask(*shlex.split(line)), line

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 from open_space import search
 from rows import refusals
@@ -13,7 +12,7 @@ from sim.estimate import estimate
 from sim.reliability.goodput import Failures
 from sim.scaling.run import Terms, goal_of
 from sim.scaling.step_times import limit_of, with_endless_links, without_latency
-from sim.scaling.training_time import default_batches, shortest
+from sim.scaling.training_time import shortest
 from sim.specs import ParallelPlan, build_scenario
 
 GPUS, BATCHES = (8, 128), (64, 256)
@@ -109,26 +108,6 @@ def test_what_cannot_be():
     never = Terms(Failures(gpu_mtbf_s=60.0))
     with pytest.raises(InfeasiblePlan, match="failures come faster than checkpoints"):
         shortest(question(), GOAL, gpus=(64, 64), batches=(64,), terms=never, layered=False)
-
-
-def test_plans_that_the_framework_cannot_run_are_named():
-    asked, goal = (
-        question("superpod-h100", model="llama3-8b", stack="megatron-core"),
-        goal_of(8e9, tokens=100e9, critical_batch=4.8e6),
-    )
-    layered, usual = (shortest(asked, goal, gpus=(256, 256), batches=(256,), layered=each) for each in (True, False))
-    schedule = layered.fastest.answer.scenario.plan.schedule
-    assert schedule in ("breadth_first", "modular")
-    assert f"plan.schedule = {schedule} on 256 GPUs" in layered.assumptions[0]
-    assert "no framework described here can run the plan of the shortest run" in layered.assumptions[0]
-    assert "plan.schedule" not in usual.assumptions[0]
-
-
-def test_batches_around_the_critical_one():
-    sizes = default_batches(goal_of(1e9, tokens=2e10, critical_batch=2e6), 2048)
-    assert sizes[0] == 32
-    assert sizes[-1] == 4096
-    assert np.log2(sizes).tolist() == list(range(5, 13))
 
 
 ask = partial(answered, "shortest")

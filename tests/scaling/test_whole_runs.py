@@ -128,16 +128,6 @@ test_goals_that_cannot_be = refusals(SpecError, lambda asked: goal_of(1e9, **ask
 ])  # fmt: skip
 
 
-def test_a_loss_takes_more_data_at_a_large_batch():
-    scenario = load_scenario(GPT3)
-    training = train(scenario, loss=2.0)
-    goal = goal_of(float(training.answer.params), loss=2.0)
-    assert training.run.tokens == pytest.approx(goal.tokens(1536 * 2048))
-    assert training.run.steps == pytest.approx(goal.steps(1536 * 2048))
-    with pytest.raises(SpecError, match="Give --tokens, --within or --loss"):
-        train(scenario.replace(training=scenario.training.replace(tokens=None)))
-
-
 def test_a_given_time_leaves_the_tokens_open():
     found = train(GPT3, within_s=28 * 86400.0)
     assert train(GPT3, tokens=found.run.tokens).run.wall_s == pytest.approx(28 * 86400.0)
@@ -168,20 +158,6 @@ def test_the_command():
 V100 = SCENARIOS / "megatron-2019-8.3b-512-v100.yaml"
 
 
-def test_a_node_of_unknown_power_leaves_out_the_energy_alone():
-    unknown = (V100, "--tokens", "10B", "-s", "cluster.node.max_power=null")
-    printed = ask(*unknown)
-    assert "Cost" in printed
-    assert "Energy  " not in printed
-    assert "energy is left out: the power of dgx-2h is not known; set" in printed
-    answer = json.loads(ask(*unknown, "--json"))
-    assert answer["energy_j"] is None
-    assert "energy_j" not in answer["intervals"]
-    known = json.loads(ask(V100, "--tokens", "10B", "--json", "-s", "cluster.node.gpu.max_power=450 W"))
-    assert known["energy_j"] == pytest.approx(known["gpu_hours"] * 3600 * 12e3 / 16 * 1.1)
-    assert known["days"] == answer["days"]
-
-
 def test_the_answer_says_how_checkpoints_and_restarts_are_made():
     """Their seconds are the published ones in tests/reliability/test_storage.py."""
     answer, storing = json.loads(ask(TRILLION, "--json")), train(load_scenario(TRILLION)).run.storing
@@ -194,25 +170,6 @@ def test_the_answer_says_how_checkpoints_and_restarts_are_made():
     assert answer["goodput"] < background["goodput"] == pytest.approx(saved["asynchronous"]["goodput"])
     assert background["checkpoint"]["drain_s"] == pytest.approx(saved["write_s"])
     assert 6 < background["checkpoint_blocking_s"] < 8
-
-
-def test_options_override_the_machine():
-    plain = train(load_scenario(TRILLION)).run
-    early = json.loads(ask(TRILLION, "--startup", "5 min", "--json"))["restart"]
-    assert early["seconds"] == pytest.approx(300 + plain.storing.load.seconds)
-    assert early["loads"]["all"]["read_s"] == pytest.approx(6 * plain.storing.checkpoint_bytes / 1e12, rel=2e-3)
-
-
-def test_a_node_whose_host_link_is_not_known_writes_while_training_waits():
-    unknown = ["-s", "cluster.node.host_link_bandwidth=null"]
-    answer = json.loads(ask(TRILLION, *unknown, "--json"))
-    assert "asynchronous" not in answer["checkpoint"]
-    with pytest.raises(
-        SpecError, match=r"'dgx-a100-80gb' has no host_link_bandwidth. Add it to cluster\.node, such as"
-    ):
-        ask(TRILLION, *unknown, "--asynchronous")
-    slow = ask(TRILLION, "-s", "cluster.node.host_link_bandwidth=100 MB/s")
-    assert "limited by the host link" in slow
 
 
 def test_data_that_come_too_slowly_set_the_pace():

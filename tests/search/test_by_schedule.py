@@ -1,37 +1,27 @@
 """The best plan of every schedule: bounds that hold, bests that are the best, and words about what is not."""
 
-import heapq
-import sys
-from collections import deque
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from open_space import price_all, search
+from open_space import search
 from rows import mostly_thorough
-from typer.testing import CliRunner
 
-from sim.cli import app
-from sim.errors import FlopcastError, InfeasiblePlan, ScheduleError, SpecError
+from sim.errors import FlopcastError, ScheduleError, SpecError
 from sim.estimate import estimate
-from sim.schedules import get_schedule, passes, schedule_names
-from sim.schedules.actions import B, F, I
+from sim.schedules import get_schedule, schedule_names
+from sim.schedules.actions import F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
-from sim.search.explain import why_not
 from sim.search.plans.space import build_space
 from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
-from sim.search.sensitivity import sensitivity
-from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
 
-SMALL = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"
 OBJECTIVES = {
     "step_time": lambda answer: answer.step_time_s,
     "cost": lambda answer: answer.step_time_s * answer.num_gpus,
@@ -122,51 +112,6 @@ def test_orders_chosen_by_times_keep_to_their_candidates(name, ranks, chunks, co
     assert any(fits)
 
 
-def one_by_one(home, copies, count, most, forward_first):
-    """As `passes.play`, event by event: the earliest rank that is free takes the best that has arrived."""
-    per_copy, ranks = len(home) // copies, max(home) + 1
-    arrived = {(stage, kind): deque() for stage in range(len(home)) for kind in (F, B)}
-    for number in range(count):
-        arrived[number % copies * per_copy, F].append((0.0, number))
-    free, rows, in_flight = [0.0] * ranks, [[] for _ in range(ranks)], [0] * len(home)
-    events = [(0.0, rank) for rank in range(ranks)]
-    while events:
-        now, rank = heapq.heappop(events)
-        able = [
-            ((kind == F) != forward_first, came[0][1], -stage)
-            for (stage, kind), came in arrived.items()
-            if home[stage] == rank and came and came[0][0] <= now and (kind == B or in_flight[stage] < most)
-        ]
-        if now < free[rank] or not able:
-            continue
-        later, number, negative = min(able)
-        stage, kind = -negative, F if later != forward_first else B
-        arrived[stage, kind].popleft()
-        in_flight[stage] += 1 if kind == F else -1
-        rows[rank].append((stage, kind, number))
-        free[rank] = now + 1.0
-        heapq.heappush(events, (free[rank], rank))
-        turns = kind == F and (stage + 1) % per_copy == 0
-        if kind == F or stage % per_copy:
-            there = stage if turns else stage + 1 if kind == F else stage - 1
-            arrived[there, B if turns else kind].append((free[rank], number))
-            heapq.heappush(events, (max(free[rank], free[home[there]]), home[there]))
-    return [np.array(row).reshape(-1, 3) for row in rows]
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    ranks=st.integers(1, 14), waves=st.integers(1, 2), copies=st.sampled_from([1, 2]), count=st.integers(1, 12),
-    most=st.integers(1, 8), first=st.booleans(),
-)  # fmt: skip
-def test_playing_all_ranks_at_once_gives_the_order_of_events(ranks, waves, copies, count, most, first):
-    there = [*range(ranks), *reversed(range(ranks))]
-    home = there if copies == 2 else there * waves
-    played = passes.play(home, copies, count * copies, lambda stage: most, forward_first=first)
-    plain = one_by_one(home, copies, count * copies, most, first)
-    assert all(np.array_equal(*pair) for pair in zip(played, plain, strict=True))
-
-
 # The best is the best
 
 
@@ -222,22 +167,6 @@ def test_the_best_of_each_schedule_is_the_best_of_all_its_plans(tiny, every, obj
     assert worth(result.best[0].answer) == pytest.approx(first, rel=1e-9)
 
 
-def test_spaces_of_the_priced_schedules_are_the_same(tiny):
-    """What is searched of GPipe, 1F1B and interleaved is what is priced."""
-    whole = {
-        (tiny.space.scenario_of(row, tiny.space.categories[number]).plan)
-        for number, rows, _, _ in price_all(tiny.space)
-        for row in rows.tolist()
-    }
-    found = {
-        variant.scenario_of(row, variant.categories[category]).plan
-        for name in ("gpipe", "1f1b", "interleaved")
-        for variant in spaces_under(tiny.space, name)
-        for row, category in zip(*(each.tolist() for each in variant.plans), strict=True)
-    }
-    assert found == whole
-
-
 def test_plans_of_a_variant_are_what_the_rules_allow(tiny):
     """Every number of chunks up to the layers is in the space exactly where the plan can be estimated."""
     layouts = tiny.space.layouts
@@ -259,14 +188,6 @@ def test_plans_of_a_variant_are_what_the_rules_allow(tiny):
             except FlopcastError:
                 able = False
             assert ((layout, chunks, size) in there) == able, (name, changes)
-
-
-def test_no_plan_stands_twice(tiny):
-    result = search_schedules(replace(tiny, best=tiny.best * 2), "zb_v,1f1b,interleaved,zb_v,1f1b")
-    names = [each.schedule for each in result.schedules]
-    assert len(names) == len(set(names))
-    plans = [(each.scenario.plan, each.scenario.stack) for each in result.best]
-    assert len(plans) == len(set(plans))
 
 
 def test_a_limit_of_runs_leaves_room(tiny):
@@ -317,27 +238,6 @@ def test_asynchronous_schedules_are_searched_by_name_and_kept_apart(tiny):
     assert any("train another way" in note for note in result.assumptions)
 
 
-def test_a_schedule_with_more_plans_than_are_bounded_is_left_out_with_the_reason(tiny, monkeypatch):
-    monkeypatch.setattr(sys.modules["sim.search.schedules.by_schedule"], "MOST_PLANS", 1)
-    result = search_schedules(tiny, "dualpipe,zb_h1")
-    assert result.best == tiny.best
-    for each in result.schedules:
-        assert each.best is None
-        assert not each.proven
-        assert "more than 1, which are bounded at once; ask for fewer (--gpus" in each.reason
-
-
-def test_why_gives_the_best_of_all_plans_of_a_schedule(tiny, every):
-    why = why_not(tiny, {"schedule": "zb_v"})
-    fastest = min(every["zb_v"], key=lambda answer: answer.step_time_s)
-    assert why.answer.step_time_s == pytest.approx(fastest.step_time_s, rel=1e-9)
-    assert why.searched.plans == len(every["zb_v"])
-    some = [answer for answer in every["hanayo"] if answer.scenario.plan.pp == 2 and answer.scenario.plan.dp == 2]
-    why = why_not(tiny, {"schedule": "hanayo", "pp": 2, "dp": 2})
-    assert why.searched.plans == len(some)
-    assert why.answer.step_time_s == pytest.approx(min(answer.step_time_s for answer in some), rel=1e-9)
-
-
 def test_a_grid_is_a_schedule(tmp_path, tiny):
     grid = tmp_path / "own.grid"
     grid.write_text("0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3\n", encoding="utf-8")
@@ -349,38 +249,3 @@ def test_a_grid_is_a_schedule(tmp_path, tiny):
     assert found.best.answer.step_time_s == pytest.approx(
         min(estimate(variant.scenario_of(each[0], variant.categories[each[1]])).step_time_s for each in plans), rel=1e-9
     )
-
-
-def test_a_grid_with_updates_is_refused(tmp_path, tiny):
-    grid = tmp_path / "endless.grid"
-    grid.write_text("0F0 0B0 0U0\n1F0 1B0 1U0\n", encoding="utf-8")
-    with pytest.raises(ScheduleError, match="a search takes grids of one step"):
-        search_schedules(tiny, str(grid))
-
-
-@pytest.mark.thorough
-def test_a_schedule_answers_where_no_priced_plan_fits():
-    """Of the priced ones the leanest needs 63.81 GB, and an eighth of a sequence at a time 63.77 GB."""
-    scenario = load_scenario(SMALL)
-    limit = {"memory_limit_bytes": 63.79e9, "top": 3}
-    with pytest.raises(InfeasiblePlan, match=r"none of .* plans fits"):
-        search(scenario, **limit)
-    nothing = search(scenario, require_fit=False, **limit)
-    assert nothing.best == ()
-    assert nothing.gap is None
-    result = search_schedules(nothing, "seq1f1b")
-    assert [each.scenario.plan.schedule for each in result.best] == ["seq1f1b"]
-    assert result.best[0].answer.largest.total <= limit["memory_limit_bytes"]
-    assert "no plan under gpipe, 1f1b or interleaved fits" in result.assumptions
-    assert why_not(result, {"tp": 8}).answer is None
-    assert {each.value for each in sensitivity(result) if each.is_best} >= {"seq1f1b"}
-    with pytest.raises(InfeasiblePlan, match=r"The leanest needs .*; nor was a plan found that fits under zb_h1$"):
-        search_schedules(nothing, "zb_h1")
-    words = ["--any-framework", "--memory-limit", "63.79 GB", "--schedules", "seq1f1b", "--why", "own", "--pareto"]
-    outcome = CliRunner().invoke(app, ["search", str(SMALL), *words])
-    assert outcome.exit_code == 0, outcome.output
-    assert "No plan under gpipe, 1f1b or interleaved fits." in " ".join(outcome.output.split())
-    assert "No plan that is priced fits." in outcome.output
-
-
-# The command

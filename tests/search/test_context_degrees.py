@@ -1,10 +1,8 @@
 """Which context-parallel degrees are searched unasked, and that the answer says so."""
 
-import sys
-
 import pytest
 from asked import asked
-from open_space import search, sweep
+from open_space import search
 
 from sim.errors import InfeasiblePlan
 from sim.search.plans.layouts import context_degrees
@@ -14,11 +12,8 @@ from sim.search.plans.layouts import context_degrees
     ("length", "own", "degrees"),
     [
         (1024, 1, (1,)),
-        (2048, 1, (1,)),
-        (8192, 1, (1,)),
         (16383, 1, (1,)),
         (16384, 1, (1, 2)),
-        (24576, 1, (1, 2)),
         (131072, 1, (1, 2, 4, 8, 16)),
         (2048, 4, (1, 4)),
         (16384, 3, (1, 2, 3)),
@@ -47,18 +42,3 @@ def test_a_search_tries_them_and_says_so():
     assert searched(search(small(length=30720), top=1, confirm=1)) == [1, 2]  # 32,768 tokens would be cut in 4
     with pytest.raises(InfeasiblePlan, match="context-parallel degree 7: it must divide the sequence"):
         search(small(), context=(7,))
-
-
-def test_points_of_a_sweep_have_degrees_of_their_own(monkeypatch):
-    """Longer sequences are cut in more pieces, wherever the sweep began."""
-    asked = []
-    module = sys.modules["sim.search.sweep"]
-    monkeypatch.setattr(
-        module, "search", lambda *args, **options: asked.append(options["context"]) or search(*args, **options)
-    )
-    swept = sweep(small(length=8192), "training.sequence_length=8192,16384", confirm=1)
-    assert asked == [(1,), (1, 2)]
-    assert all(point.best is not None for point in swept.points)
-    asked.clear()
-    sweep(small(), "plan.cp=1,8", confirm=1)
-    assert asked == [(1,), (8,)]

@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from asked import asked
-from open_space import search, sweep
+from open_space import search
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search.explain import rank_plan, why_not
+from sim.search.explain import why_not
 from sim.specs import load_scenario
 
 QWEN = Path(__file__).parents[2] / "scenarios" / "qwen3-235b-a22b-256-h100.yaml"
@@ -46,17 +46,6 @@ def test_a_search_is_one_search_of_every_degree(found):
     assert found.plans_priced >= found.space.num_plans == len(rows)
 
 
-def test_a_sweep_over_ep_has_the_best_plan_of_each_degree():
-    two, three = sweep(mixture(), "plan.ep=2,3", confirm=4).points
-    alone = search(mixture(), experts=(2,), top=1, confirm=4).best[0]
-    assert two.best.scenario.plan == alone.scenario.plan
-    assert two.best.answer.step_time_s == alone.answer.step_time_s
-    assert three.best is None
-    assert "degree 3: plan.ep must divide model.num_experts = 32; degrees that do: 1, 2, 4" in three.infeasible
-    with pytest.raises(SpecError, match=r"--sweep plan\.ep: model .* has no experts to deal"):
-        sweep(load_scenario(QWEN.with_name("gpt3-175b-1024-a100.yaml")), "plan.ep=1,2")
-
-
 def test_what_fits_nowhere_without_expert_parallelism_says_so():
     scenario = mixture(num_layers=4, num_experts=64)
     with pytest.raises(
@@ -66,18 +55,6 @@ def test_what_fits_nowhere_without_expert_parallelism_says_so():
     assert search(scenario, top=1, confirm=1).best[0].scenario.plan.ep > 1
     with pytest.raises(InfeasiblePlan, match=r"What would help: plan\.ep=16 \("):
         estimate(scenario).require_fit()
-
-
-def test_other_degrees_are_not_taken_for_the_searched():
-    result = search(mixture(16), experts=(16,), top=1, confirm=2)
-    best = result.best[0].scenario
-    assert result.select({}, 1, result.worth_of(best)).better == 0
-    other = best.replace(plan=best.plan.replace(ep=8, zero_stage=3))
-    assert result.place_of(other) is None
-    assert "over 8 GPUs, the search over 16 (-s plan.ep=[…])" in str(rank_plan(result, other, steps=False).ruled_out)
-    tried = why_not(result, {"ep": 8})
-    assert tried.rank is None
-    assert tried.answer.scenario.plan.ep == 8
 
 
 def test_why_not_another_degree(found):

@@ -1,15 +1,10 @@
 """A search's space: plans that the framework can run, with the fields that are set."""
 
-import json
-import random
-
-import numpy as np
-import pytest
 from random_scenarios import scenario_of
 from rows import forms, rows
 from typer.testing import CliRunner
 
-from sim import build_scenario, estimate, load_scenario, search
+from sim import load_scenario, search
 from sim.cli import app
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
@@ -45,63 +40,6 @@ def refusals(scenario, framework):
     return ""
 
 
-SMALL = {
-    "model": {"num_layers": 12, "hidden_size": 1024, "num_heads": 16, "vocab_size": 51200, "num_experts": 0},
-    "cluster": "superpod-a100", "training": {"global_batch_size": 32, "sequence_length": 2048, "precision": "bf16"},
-    "plan": {"tp": 2, "pp": 2, "dp": 4}, "stack": "megatron-core",
-}  # fmt: skip
-VALUES = {
-    "tp": (1, 2, 4, 8), "pp": (1, 2, 3, 4), "dp": (1, 2, 4, 8), "microbatch_size": (1, 2, 4), "num_chunks": (1, 2, 3),
-    "schedule": ("1f1b", "interleaved", "gpipe"), "sequence_parallel": (False, True), "zero_stage": (0, 1, 2, 3),
-    "recompute": ("none", "selective", "full"), "uneven_layers": (False,), "num_gpus": (16,),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def small():
-    return build_scenario(SMALL)
-
-
-@pytest.mark.thorough
-def test_set_fields_stay_set(small):
-    """Against the whole table: of the plans with the fields that are set the first is found, or none is there."""
-    rng, found = random.Random(5), 0
-    table = search(small, any_framework=True, room=(), top=1).to_frame()
-    for _ in range(40):
-        fixed = {name: rng.choice(VALUES[name]) for name in rng.sample(sorted(VALUES), rng.randint(1, 4))}
-        fixed = {
-            name: (value, rng.choice(VALUES[name])) if rng.random() < 0.3 else value for name, value in fixed.items()
-        }
-        rows_left = table[table.fits]
-        for name, value in fixed.items():
-            if name in rows_left:
-                rows_left = rows_left[np.isin(rows_left[name], value)]
-            elif name == "uneven_layers":
-                rows_left = rows_left[12 % (rows_left.pp * rows_left.num_chunks) == 0]
-        if rows_left.empty:
-            with pytest.raises(InfeasiblePlan, match=rf"plan\.({'|'.join(fixed)})|none of"):
-                search(small, any_framework=True, room=(), top=1, fixed=fixed)
-            continue
-        result = search(small, any_framework=True, room=(), top=1, confirm=200, fixed=fixed)
-        found += 1
-        best = result.best[0]
-        for name, value in fixed.items():
-            assert getattr(best.scenario.plan, name) in (value if isinstance(value, tuple) else (value,)), fixed
-        assert result.plans_feasible == len(rows_left), fixed
-        # The closed form's first is below the exact engine's best, which is that of the plans with these fields.
-        assert rows_left.step_time_s.min() <= best.answer.step_time_s * (1 + 1e-9)
-        assert best.answer.step_time_s <= estimate_of(small, rows_left.iloc[0]) * (1 + 1e-9)
-    assert 10 < found < 40
-
-
-def estimate_of(scenario, row):
-    names = ("tp", "cp", "pp", "dp", "ep", "num_chunks", "microbatch_size", "schedule", "recompute")
-    fields = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names}
-    fields |= {"sequence_parallel": bool(row.sequence_parallel), "zero_stage": int(row.zero_stage)}
-    dealt = 12 % (fields["pp"] * fields["num_chunks"])
-    return estimate(scenario.replace(plan=type(scenario.plan)(**fields, uneven_layers=dealt != 0))).step_time_s
-
-
 def test_room_and_layouts_keep_what_is_set(scenarios):
     """What is recomputed stays as it is set, too, where plans do not fit else and where layers are dealt anew."""
     scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", ["stack=megatron-core"])
@@ -113,19 +51,6 @@ def test_room_and_layouts_keep_what_is_set(scenarios):
             assert not broken_rules(each.scenario, rules_of_scenario(scenario))
         if recompute == "full":
             assert result.best[0].scenario.plan.recompute_method in ("uniform", "block")
-
-
-def test_layouts_are_searched_where_the_framework_has_them(scenarios):
-    """94 layers leave 4 ranks uneven; Megatron-LM takes a layout since 2025, and by then the best plan has one."""
-    old = load_scenario(scenarios / "qwen3-235b-a22b-256-h100.yaml", ["stack.version='2025-03'"])
-    new = load_scenario(scenarios / "qwen3-235b-a22b-256-h100.yaml")
-    fixed = {"pp": 4, "ep": 32, "tp": 2}
-    without, found = (search(each, top=2, fixed=fixed) for each in (old, new))
-    assert without.stages is None
-    assert found.stages is not None
-    assert found.best[0].scenario.plan.pipeline_layout
-    assert found.best[0].answer.step_time_s < without.best[0].answer.step_time_s
-    assert search(new, top=1, fixed=fixed, layouts=False).stages is None
 
 
 def test_what_the_framework_cannot_run_has_no_rank_and_no_place_among_the_best(scenarios):
@@ -165,24 +90,3 @@ def test_what_cannot_be_kept_says_why(words, says, scenarios):
     run = CliRunner().invoke(app, ["search", str(scenarios / "gpt-1t-3072-a100.yaml"), *words])
     assert isinstance(run.exception, FlopcastError)
     assert says in str(run.exception), str(run.exception)
-
-
-def test_command(scenarios):
-    """The example of a user: what is set is kept, the GPUs stay as many, and the best plan is exported."""
-    words = [
-        str(scenarios / "gpt3-175b-1024-a100.yaml"),
-        "-s",
-        "stack=megatron-core",
-        "-s",
-        "plan.tp=4",
-        "-s",
-        "plan.zero_stage=1",
-    ]
-    data = json.loads(CliRunner().invoke(app, ["search", *words, "--top", "3", "--json"]).output)
-    assert {(each["plan"]["tp"], each["plan"]["zero_stage"], each["num_gpus"]) for each in data["best"]} == {
-        (4, 1, 1024)
-    }
-    said = "every plan has plan.tp = 4, plan.zero_stage = 1, as set; the search chose cp, pp"
-    assert any(said in each for each in data["assumptions"])
-    shown = CliRunner().invoke(app, ["search", *words, "--top", "1", "--export", "megatron-lm"])
-    assert "--tensor-model-parallel-size 4" in shown.output

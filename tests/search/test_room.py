@@ -1,25 +1,20 @@
 """Plans that are too large as they are: their prices are estimates, and no other way to make room is better."""
 
-import json
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from open_space import search
-from typer.testing import CliRunner
 
-from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.search.explain import why_not
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
 from sim.work.recompute import module_sets
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-QWEN = SCENARIOS / "qwen3-235b-a22b-256-h100.yaml"
 LATENT = {
     "num_layers": 6, "num_dense_layers": 1, "hidden_size": 2048, "num_heads": 16, "head_dim": 192, "vocab_size": 32000,
     "intermediate_size": 8192, "gated_mlp": True, "bias": False, "num_experts": 16, "experts_per_token": 4,
@@ -171,47 +166,3 @@ def test_what_fits_with_the_host_only_is_said():
         search(scenario.replace(cluster=cluster), gpus=(1, 1), memory_limit_bytes=limit)
     with pytest.raises(SpecError, match=r"no such way .* did you mean 'modules'"):
         search(scenario, room=("modles",))
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        pytest.param("plan.recompute_modules=mlp", {"recompute_modules": ("mlp",)}, marks=pytest.mark.thorough),
-        pytest.param("plan.recompute_method=block", {"recompute_method": "block"}, marks=pytest.mark.thorough),
-        pytest.param("plan.recompute_method=block plan.recompute_num_layers=2", {"recompute_num_layers": 2}, marks=pytest.mark.thorough),
-        ("plan.offloaded_layers=24", {"offloaded_layers": 24}),
-        ("plan.schedule=zb_h1 plan.recompute_modules=mlp", {"recompute_modules": ("mlp",), "schedule": "zb_h1"}),
-    ],
-)  # fmt: skip
-def test_why_takes_fields_that_make_room(words, wanted):
-    file = str(SCENARIOS / "gpt3-175b-1024-a100.yaml")
-    run = CliRunner().invoke(app, ["search", file, "--any-framework", "--top", "1", "--json", "--why", *words.split()])
-    assert run.exit_code == 0, run.output
-    why = json.loads(run.output)["why"]
-    assert why["ruled_out"] is None
-    for name, value in wanted.items():
-        there = why["plan"][name]
-        assert (tuple(there) if isinstance(there, list) else there) == value
-    assert why["step_time_s"] > 0
-
-
-@pytest.mark.thorough
-def test_fields_that_are_named_get_room_of_their_own():
-    """The best plan of a degree that the best few have not, of a set of modules, and on the host."""
-    scenario = load_scenario(QWEN)
-    result = search(scenario, top=1)
-    assert result.best[0].scenario.plan.pp != 8
-    named = {"pp": 8}
-    there = why_not(result, named).answer
-    everything = search(scenario, top=1, room=()).select(named, 1)
-    assert there.scenario.plan.pp == 8
-    assert there.step_time_s < result.prices.step_time_s[everything.best[0]]
-    modules = why_not(result, {"recompute_modules": ("moe_act", "layernorm")})
-    assert set(modules.answer.scenario.plan.recompute_modules) == {"moe_act", "layernorm"}
-    own = scenario.replace(
-        plan=scenario.plan.replace(recompute="selective", recompute_modules=("moe_act", "layernorm"))
-    )
-    alone = search(own, top=1, room=())
-    best = next(each for each in alone.select({"recompute": "selective"}, 1).best)
-    assert modules.answer.step_time_s == pytest.approx(alone.step_time_s[best], rel=1e-9)
-    assert result.place_of(result.best[0].scenario) is not None

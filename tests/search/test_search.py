@@ -1,16 +1,16 @@
 """What a search answers: the best plans, why not another, what left none, and the command around it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from open_space import search
-from typer.testing import CliRunner
 
-from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
+from sim.search.result import pareto_front
 from sim.specs import ParallelPlan, load_scenario
 from sim.units import show, show_time
 
@@ -77,24 +77,6 @@ def test_an_empty_set_says_what_emptied_it():
         search(load_scenario(MAIN), gpus=(100_000, 200_000))
 
 
-def test_command(tmp_path):
-    best = tmp_path / "best.yaml"
-    words = ["search", str(SMALL), "--json", "--top", "3", "-o", str(best), "--why", "plan.tp=1", "plan.pp=8"]
-    outcome = CliRunner().invoke(app, words)
-    assert outcome.exit_code == 0, outcome.output
-    data = json.loads(outcome.output)
-    assert {"plans_priced", "plans_feasible", "elapsed_s", "plans_per_s"} <= data.keys()
-    assert data["why"]["fields"] == {"tp": 1, "pp": 8}
-    assert estimate(load_scenario(best)).step_time_s == pytest.approx(data["best"][0]["step_time_s"], rel=1e-12)
-    shown = CliRunner().invoke(
-        app, [*words[:2], "--why", "plan.tp=1 plan.pp=8", "--schedules", "zb_h1", "--pareto", "--gpus", "4..8"]
-    )
-    assert shown.exit_code == 0, shown.output
-    assert "Why not plan.tp=1 plan.pp=8?" in shown.output
-    for wrong in (["--gpus", "many"], ["--why", "tp"], ["plan.tp=4"]):
-        assert isinstance(CliRunner().invoke(app, [*words[:2], *wrong]).exception, SpecError)
-
-
 def test_the_best_is_the_best_of_all_by_the_exact_engine():
     """Against every plan of a small space on the exact engine; few are run to prove it, and none is below its price."""
     scenario = load_scenario(SMALL).replace(plan=ParallelPlan())
@@ -157,3 +139,11 @@ def test_layers_that_no_pipeline_divides_are_told(layers, said):
     stated = [each for each in search(given, gpus=(8, 16), top=1).assumptions if "divide the" in each]
     assert len(stated) == (said is not None)
     assert said is None or said in stated[0]
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 6)] * 3), min_size=1, max_size=40))
+def test_a_front_is_what_no_other_plan_beats(plans):
+    front = pareto_front(*np.array(plans, dtype=float).T)
+    beats = lambda a, b: all(x <= y for x, y in zip(a, b, strict=True)) and a != b  # noqa: E731
+    best = {plan for plan in plans if not any(beats(other, plan) for other in plans)}
+    assert sorted(plans[place] for place in front) == sorted(best)

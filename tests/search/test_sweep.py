@@ -11,11 +11,8 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.errors import SpecError
-from sim.report.search import sweep_view
-from sim.report.terminal import console
 from sim.search.sweep import parse_axis
 from sim.specs import load_scenario
-from sim.units import show, significant
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
@@ -33,11 +30,8 @@ def scenario():
         (f"{NETWORK}=25..800Gbit/s", [25, 50, 100, 200, 400, 800], "geometric"),
         (f"{NETWORK}=25 Gbit/s..800 Gbit/s:3", [25, 141.421356237, 800], "geometric"),
         (f"{NETWORK}=100..400Gbit/s", [100, 175, 250, 325, 400], "linear"),  # a factor of four is not beyond four
-        (f"{NETWORK}=100,200, 400 Gbit/s", [100, 200, 400], "listed"),
         (f"{NETWORK}=12.5 GB/s,400Gbit/s", [100, 400], "listed"),
         ("gpus=256..1024", [256, 512, 1024], None),  # equal steps would be 448, 640 and 832 GPUs, which hold no layout
-        ("gpus=512..1024", [512, 640, 768, 896, 1024], None),
-        ("gpus=8", [8], None),
         ("plan.zero_stage=0..3", [0, 1, 2, 3], None),
         ("training.global_batch_size=1536..6144:4", [1536, 3072, 4608, 6144], None),
         ("cluster.num_nodes=1..64", [1, 2, 4, 8, 16, 32, 64], None),
@@ -58,7 +52,6 @@ def test_values_of_an_axis(scenario, text, values, spacing):
         ("cluster_bytes", "must look like"),
         ("cluster.inter_node_bandwith=1..2", "did you mean"),
         (f"{NETWORK}=25..800", "has no unit"),
-        (f"{NETWORK}=25..800GB", "a size, not a bandwidth"),
         (f"{NETWORK}=800..25Gbit/s", "from a smaller to a larger"),
         (f"{NETWORK}=25..800Gbit/s:1", "two or more"),
         (f"{NETWORK}=fast", "is not a number"),
@@ -69,8 +62,6 @@ def test_values_of_an_axis(scenario, text, values, spacing):
         ("plan.tpp=1..2", "did you mean 'tp'"),
         ("plan.offloaded_layers=1..2", "does not vary"),
         ("gpus=0,8", "0 must be 1 or more"),
-        ("plan.tp=-2..2", "-2 must be 1 or more"),
-        ("gpus=1e400", "larger than any number"),
         (f"{NETWORK}=1e400Gbit/s", "larger than any number"),
     ],
 )
@@ -128,28 +119,6 @@ def test_infeasible_points_stand_with_their_reason(scenario):
         sweep(scenario, "model.num_heads=7,11")  # no value makes a scenario
 
 
-def test_what_has_no_effect_is_said(scenario):
-    swept = sweep(
-        load_scenario(SMALL, [f"{NETWORK}=50 Gbit/s"]),
-        "cluster.node.nic_bandwidth=100,200 Gbit/s",
-        gpus=(64, 64),
-        confirm=1,
-    )
-    assert any("states its inter_node_bandwidth" in note for note in swept.notes)
-
-
-def test_figures_show_every_point(scenario):
-    swept = sweep(scenario, "plan.tp=2,5,8", confirm=1)
-    assert swept._repr_html_().count("<tr") == 4  # in a notebook: a row a point, below a heading
-    line = swept.plot()
-    time, fields = line.axes
-    assert np.isfinite(time.lines[0].get_ydata()).tolist() == [True, False, True]
-    assert time.lines[1].get_xdata() == pytest.approx([1])  # the cross
-    assert fields.get_xlabel() == "plan.tp"
-    grid = sweep(scenario, ["plan.tp=2,5", "plan.pp=1,2,4"], confirm=1).plot()
-    assert [np.isfinite(line.get_ydata()).tolist() for line in grid.axes[0].lines[:2]] == [[True] * 3, [False] * 3]
-
-
 def test_interrupted_it_keeps_the_points_that_were_searched(scenario):
     def stop(done, size):
         if done == 2:
@@ -173,22 +142,6 @@ def test_too_much_is_refused(scenario):
             sweep(scenario, axes)
     with pytest.raises(SpecError, match="swept and given"):
         sweep(scenario, "gpus=1..2", gpus=(8, 8))
-
-
-@pytest.mark.parametrize(("objective", "heading"), [("cost", "GPU-s/step"), ("memory_headroom", "memory")])
-def test_a_table_of_two_axes_shows_what_the_objective_counts(scenario, objective, heading):
-    """Step times do not say which size is the cheapest, nor which plan the leanest."""
-    swept = sweep(scenario, ("gpus=8,16", "cluster.node.gpu.memory=80,120GB"), objective=objective)
-    out = console()
-    out.width = 100
-    with out.capture() as caught:
-        out.print(sweep_view(swept))
-    told = caught.get()
-    assert heading in told.partition("All plans below")[2]
-    for point in swept.points:
-        answer = point.best.answer
-        spent = significant(answer.step_time_s * answer.num_gpus)
-        assert (spent if objective == "cost" else show(answer.largest.total, "B")) in told
 
 
 def test_numbers_of_gpus_are_swept_with_a_batch_that_the_scenarios_own_plan_does_not_divide():

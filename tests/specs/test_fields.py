@@ -78,12 +78,9 @@ def test_tokens_are_written_as_people_do(said, tokens):
     ("field", "said", "value"),
     [
         ("training.sequence_length", "4k", 4096),
-        ("training.sequence_length", "8K", 8192),
         ("training.sequence_length", "0.5k", 512),
-        ("training.sequence_length", "4096", 4096),
         ("training.packed_length", "1k", 1024),
         ("model.max_sequence_length", "1M", 2**20),
-        ("model.sliding_window", "4k", 4096),
         ("training.global_batch_size", "2k", 2048),
         ("model.vocab_size", "128k", 128_000),
         ("cluster.num_nodes", "2_0k", 20_000),

@@ -16,7 +16,6 @@ from sim.specs.frameworks import (
     Consequence,
     _facts,
     date_of,
-    framework_named,
     halves_attention,
     layouts_of,
     resolve_stack,
@@ -154,23 +153,12 @@ RULED = [
     # which fused attention kernel
     ("nemo-automodel", "latest", {"gpu": "H100"}, {"flash_version": "2"}),
     ("nemo-automodel", "latest", {"gpu": "H100", "cp": 2}, {"flash_version": "cudnn"}),
-    ("nemo-automodel", "2025-09", {"gpu": "H100", "cp": 2}, {"flash_version": "2"}),
-    ("nemo-automodel", "latest", {"gpu": "H100", "num_experts": 8}, {"flash_version": "cudnn"}),
     ("nemo-automodel", "latest", {"gpu": "A100", "num_experts": 8}, {"flash_version": "2", "overlap_shared_experts": True}),
-    ("prime-rl", "2026-01", {"gpu": "H100"}, {"flash_version": "2"}),
-    ("prime-rl", "latest", {"gpu": "H100"}, {"flash_version": "3"}),
     ("prime-rl", "latest", {"gpu": "B200"}, {"flash_version": "4"}),
-    ("prime-rl", "latest", {"gpu": "A100"}, {"flash_version": "2"}),
     ("olmo-core", "2025-06", {"gpu": "B200"}, {"flash_version": "cudnn"}),
-    ("olmo-core", "2025-06", {"gpu": "H100"}, {"flash_version": "2"}),
     ("olmo-core", "latest", {"gpu": "B200", "name": "olmo3-32b"}, {"flash_version": "2"}),
-    ("torchtitan", "2025-04", {"gpu": "B200"}, {"flash_version": "2"}),
     ("torchtitan", "v0.2", {"gpu": "B200"}, {"flash_version": "cudnn"}),
-    ("torchtitan", "v0.2", {"gpu": "H100"}, {"flash_version": "2"}),
-    ("torchtitan", "latest", {"gpu": "H100"}, {"flash_version": "cudnn"}),
     ("torchtitan", "latest", {"gpu": "B200", "name": "Llama-4-Scout"}, {"flash_version": "flex"}),
-    ("deepspeed", "2025-06", {"gpu": "H200"}, {"flash_version": "2"}),
-    ("pytorch-fsdp", "2.9.1", {"gpu": "B200"}, {"flash_version": "cudnn"}),
     ("pytorch-fsdp", "2.10.0", {"gpu": "H100"}, {"flash_version": "2"}),
     # ALiBi's mask keeps Baichuan's larger model from fused attention
     ("deepspeed", "2023-09", {"name": "Baichuan2-13B"}, {"attention": "math", "fused_softmax": False, "fp32_softmax": False}),
@@ -181,29 +169,19 @@ RULED = [
     # Blackwell had no fused backward of latent attention at first
     ("nemo", "25.05", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "math"}),
     ("nemo", "25.11", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "flash"}),
-    ("nemo", "25.05", {"gpu": "H100", "model": "deepseek-v3"}, {"attention": "flash"}),
     # what carries tokens to experts, and its multiprocessors; tokens are dropped with the plain dispatcher only
     ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "gpt-oss-120b"}, {"expert_dispatcher": "alltoall"}),
     ("megatron-bridge", "26.06", {"gpu": "GB200", "model": "gpt-oss-120b", "precision": "mxfp8"},
      {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
-    ("megatron-bridge", "26.04", {"gpu": "H100-SXM5-80GB", "model": "qwen3-235b-a22b"}, {"expert_dispatcher": "alltoall"}),
     ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "qwen3-235b-a22b", "precision": "mxfp8"},
      {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
-    ("megatron-bridge", "26.04", {"gpu": "H100", "model": "qwen3-30b-a3b"}, {"expert_dispatcher": "deepep", "sms_of_dispatcher": 20}),
     ("megatron-bridge", "latest", {"gpu": "GB200", "num_experts": 8, "expert_capacity_factor": 1.0}, {"expert_dispatcher": "alltoall"}),
     # Megatron-LM fuses its loss when told, and what is built on it by default
     ("megatron-lm", "core_r0.8.0", {}, {"fused_cross_entropy": False}),
-    ("megatron-lm", "latest", {}, {"fused_cross_entropy": False}),
-    ("megatron-core-recipes", "latest", {}, {"fused_cross_entropy": False}),
     ("nemo", "2.0.0", {}, {"fused_cross_entropy": True, "packed_masters": False}),
-    ("nemo", "r2.1", {}, {"packed_masters": False}),
-    ("nemo", "25.04", {}, {"packed_masters": False}),
-    ("megatron-bridge", "26.08", {}, {"fused_cross_entropy": True}),
-    ("mlperf-nvidia", "2024-05", {}, {"fused_cross_entropy": True}),
     # recipes of 2026 fuse experts on Blackwell, and some take attention in 8 bits
     ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, BOTH_IN_8),
     ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "qwen3-235b-a22b", "precision": "mxfp8"}, EIGHT),
-    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "gpt-oss-120b", "precision": "mxfp8"}, BOTH_IN_8),
     ("megatron-bridge", "26.04", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, NEITHER),
     # recipes of hybrids capture modules unless told otherwise; modules that are stated are what is captured
     ("megatron-bridge", "latest", {"gpu": "H100", "model": HYBRID, "precision": "fp8"},
@@ -218,16 +196,12 @@ RULED = [
     # adapters: of MLPerf's llama2_70b_lora (config_common.sh, train.py), and where stalls of prime-rl were measured
     ("mlperf-nvidia", "latest", {"precision": "bf16", "adapter_rank": 16}, {"fp8_attention": False, **SCOPED_LAYER}),
     ("mlperf-nvidia", "latest", {"precision": "fp8", "adapter_rank": 16}, {"fp8_attention": True, **SCOPED_LAYER}),
-    ("mlperf-nvidia", "latest", {"precision": "fp8"}, {"fp8_attention": False, "cuda_graphs": "none"}),
     # its context parallelism is by heads since 2025, and a ring before
     ("mlperf-nvidia", "2024-10", {"precision": "fp8", "adapter_rank": 16, "cp": 2}, {"context_by_heads": False}),
     ("mlperf-nvidia", "2025-10", {"precision": "fp8", "adapter_rank": 16, "cp": 8}, {"context_by_heads": True}),
-    ("mlperf-nvidia", "2025-10", {"precision": "fp8", "cp": 8}, {"context_by_heads": False}),
     # frozen 8-bit weights are written out by columns where 8-bit multiplies cannot read them by rows: before Blackwell
     ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
-    ("mlperf-nvidia", "2024-05", {"gpu": "L40S-48GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
     ("mlperf-nvidia", "2024-10", {"gpu": "B200-SXM-180GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": False}),
-    ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8"}, {"transposes_frozen": False}),
     ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB", "adapter_rank": 16}, {"adapter_stall_s": 0.58e-3}),
     ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB"}, {"adapter_stall_s": 0.0}),
     ("prime-rl", "latest", {"gpu": "B200", "adapter_rank": 16}, {"adapter_stall_s": 0.0}),
@@ -246,28 +220,6 @@ def test_what_rules_set(framework, version, said, expected):
         data["cluster"] = {"node": {"gpu": {"name": said["gpu"]}}}
     stack = StackSpec.read(resolve_stack({"framework": framework, "version": version, **own}, data).fields, "stack")
     assert {name: getattr(stack, name) for name in expected} == expected
-
-
-@rows(
-    ("framework", "section", "stated", "expected"),
-    [
-        ("unsloth", "training", {}, 16),
-        ("unsloth", "training", {"adapter_rank": 0}, None),
-        ("vocabulary-parallelism", "model", {"norm": "layernorm"}, 0.0),
-        ("paddlenlp", "model", {"norm": "layernorm"}, 0.1),
-        ("paddlenlp", "model", {"norm": "rmsnorm"}, None),
-    ],
-)
-def test_what_rules_set_of_training_and_model(framework, section, stated, expected):
-    found = {item.path: item.value for item in resolve_stack(framework, {section: stated}).consequences}
-    assert found.get("training.adapter_rank" if section == "training" else "model.dropout") == expected
-
-
-@rows(("precision", "wide"), [("bf16", None), ("fp8", None), ("nvfp4", 2)])
-def test_adapters_of_mlperf_keep_some_layers_in_16_bits(precision, wide):
-    found = resolve_stack("mlperf-nvidia", {"training": {"precision": precision, "adapter_rank": 16}})
-    set_elsewhere = {item.path: item.value for item in found.consequences}
-    assert set_elsewhere.get("training.high_precision_layers") == wide
 
 
 def test_aliases_are_in_lower_case_and_each_framework_s_own():
@@ -310,64 +262,6 @@ def test_what_is_stated_wins_and_is_not_asked_twice():
     assert (own.stack.gradient_precision, own.plan.zero_stage, own.plan.sequence_parallel) == ("fp32", 0, False)
     assert any(line.startswith("plan.zero_stage 1: the default of nemo") for line in plain.assumed)
     assert not any("zero_stage" in line for line in own.assumed)
-
-
-def test_a_preset_s_name_goes_the_same_way():
-    for name, framework in (
-        ("megatron-deepspeed", "megatron-deepspeed"),
-        ("NeMo", "nemo"),
-        ("composer", "llm-foundry"),
-    ):
-        by_name, by_field = scenario(stack=name), scenario(stack={"framework": framework})
-        assert by_name.stack == by_field.stack
-        assert by_name.stack.framework == framework
-    assert scenario(stack="megatron-deepspeed").stack.gradient_precision == "fp32"
-    assert [framework_named(name) for name in (" Megatron-LM ", "lamy-poirier")] == ["megatron-lm", "lamy-poirier"]
-    assert (
-        resolve_stack({"framework": "xla", "version": "v0.2.0"}, {}).release == "xla"
-    )  # nothing depends on its version
-
-
-@rows(
-    ("framework", "plan", "over_stages"),
-    [
-        ("vocabulary-parallelism", {}, True), ("megatron-lm", {}, False), ("vocabulary-parallelism", {"pp": 1, "dp": 32}, False),
-        ("vocabulary-parallelism", {"vocabulary_over_stages": False}, False),
-    ],
-)  # fmt: skip
-def test_the_fork_that_cuts_the_vocabulary_over_stages_does_so_where_there_are_stages(framework, plan, over_stages):
-    found = scenario(stack={"framework": framework}, plan={"tp": 2, "pp": 2, "dp": 16, **plan}).plan
-    assert found.vocabulary_over_stages == over_stages
-
-
-@rows(
-    ("framework", "version", "norm", "dropout"),
-    [
-        ("megatron-lm", "23.06", "layernorm", 0.1), ("megatron-lm", "core_r0.8.0", "layernorm", 0.1), ("megatron-lm", "latest", "layernorm", 0.1),
-        ("megatron-lm", "latest", "rmsnorm", 0.0), ("nemo", "24.07", "layernorm", 0.1), ("nemo", "25.04", "layernorm", 0.0),
-        ("megatron-bridge", "latest", "layernorm", 0.0), ("mlperf-nvidia", "latest", "layernorm", 0.0),
-        ("vocabulary-parallelism", "latest", "layernorm", 0.0),
-    ],
-)  # fmt: skip
-def test_scripts_of_gpt_leave_megatrons_dropout_and_recipes_set_none(framework, version, norm, dropout):
-    model = {
-        "num_layers": 4,
-        "hidden_size": 1024,
-        "num_heads": 8,
-        "vocab_size": 51200,
-        "position": "rotary",
-        "norm": norm,
-    }
-    assert scenario(stack={"framework": framework, "version": version}, model=model).model.dropout == dropout
-
-
-@rows(
-    ("plan", "precision"),
-    [({"zero_stage": 1}, "bf16"), ({"zero_stage": 0}, "fp32"), ({"zero_stage": 1, "pp": 2, "dp": 32}, "fp32"), ({}, "fp32")],
-)  # fmt: skip
-def test_deepspeed_sums_gradients_in_the_models_precision_under_zero(plan, precision):
-    found = scenario(stack={"framework": "megatron-deepspeed"}, plan={"tp": 1, "pp": 1, "dp": 64, **plan})
-    assert found.stack.gradient_precision == precision
 
 
 def test_overrides_reach_the_framework():
@@ -439,21 +333,6 @@ def test_show_prints_what_a_framework_comes_to():
 
 
 @rows(
-    ("framework", "plan", "stage"),
-    [
-        ("torchtitan", {"dp": 64}, 3), ("torchtitan", {"dp": 32, "pp": 2}, 3), ("fsdp", {"dp": 64}, 3), ("composer", {"dp": 64}, 3),
-        ("deepspeed", {"dp": 64}, 3), ("nemo", {"dp": 64}, 1), ("megatron-lm", {"dp": 64}, 0), ("torchtitan", {"dp": 64, "zero_stage": 0}, 0),
-    ],
-)  # fmt: skip
-def test_frameworks_that_shard_do(framework, plan, stage):
-    found = scenario(stack={"framework": framework}, plan=plan)
-    assert found.plan.zero_stage == stage
-    assert any(line.startswith(f"plan.zero_stage {stage}") for line in found.assumed) == (
-        stage > 0 and "zero_stage" not in plan
-    )
-
-
-@rows(
     ("words", "says"),
     [
         ("selene --precision fp8", "are for frameworks; selene is none"),
@@ -471,7 +350,6 @@ def test_options_of_show_are_refused_where_they_mean_nothing(words, says):
     ("framework", "version", "halved"),
     [
         ("megatron-lm", "2025-06", True), ("megatron-lm", "core_r0.8.0", False), ("megatron-lm", "2021", False), ("", "latest", False),
-        ("megatron-core-recipes", "latest", True), ("megatron-bridge", "25.09", True), ("nemo", "25.04", False),
     ],
 )  # fmt: skip
 def test_what_a_framework_s_printed_rate_counts(framework, version, halved):
@@ -504,11 +382,6 @@ def test_whatever_rules_set_is_a_stack_on_every_gpu(name):
         assert not ("moe" in plan.get("recompute_modules", ()) and "moe_router" in found.cuda_graph_scope)
 
 
-def test_modules_that_are_none_are_refused_where_the_plan_is_read():
-    with pytest.raises(SpecError, match=r"plan\.recompute_modules = 5: should be a list"):
-        scenario("plan.recompute_modules=5", stack={"framework": "megatron-core-recipes"})
-
-
 def test_an_answer_says_what_rules_set():
     given = {
         "model": "qwen3-30b-a3b",
@@ -524,57 +397,11 @@ def test_an_answer_says_what_rules_set():
     assert not any("cuda_graphs" in text for text in plain)
 
 
-def test_the_host_time_of_a_stack_that_nobody_named_is_one_field_of_it():
-    plain, changed = (scenario(*said).stack for said in ([], ["stack.kernel_launch=15us"]))
-    assert changed.kernel_launch_s == pytest.approx(15e-6)
-    launches = {"kernel_launch_s", "backward_launch_s", "collective_launch_s"}
-    assert changed.model_dump(exclude=launches) == plain.model_dump(exclude=launches)
-
-
 def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():
     for name in preset_names("frameworks"):
         for rule in rules_of(name):
             if "cuda_graph_scope" in rule["set"]:
                 assert rule["when"].get("cuda_graphs") == "scoped", name
-
-
-@rows(
-    ("version", "waiting", "recompute"),
-    [("2026-01-15", (0.0, 0), "none"), ("2026-06-24", (1.0, 36), "full"), ("latest", (1.0, 36), "full")],
-)
-def test_prime_rl_keeps_moments_and_activations_on_the_host_since_2026_06(version, waiting, recompute):
-    given = {
-        "model": "qwen3-4b", "stack": {"framework": "prime-rl", "version": version}, "plan": {"dp": 8},
-        "training": {"global_batch_size": 8, "sequence_length": 4096},
-    }  # fmt: skip
-    found = scenario(**given)
-    assert (found.plan.optimizer_offload, found.plan.offloaded_layers) == waiting
-    assert found.plan.recompute == recompute
-    assert not found.stack.updates_on_host
-    kept = scenario("plan.recompute=none", **given).plan  # what runs again is what waits there
-    assert (kept.recompute, kept.offloaded_layers) == ("none", 0)
-    stated = scenario("plan.optimizer_offload=0", "plan.offloaded_layers=2", **given)
-    assert (stated.plan.optimizer_offload, stated.plan.offloaded_layers) == (0, 2)
-
-
-@rows(
-    ("stack", "gpu", "expected"),
-    [
-        ({"framework": "pytorch", "version": "2.11.0+cu130"}, "H200", {"flash_version": "cudnn"}),
-        ({"framework": "pytorch", "version": "2.10.0"}, "H200", {"flash_version": "2"}),
-        ({"framework": "pytorch", "version": "2.13"}, "A100", {"flash_version": "2", "fused_norm": False, "fused_linears": False}),
-        ({"framework": "pytorch", "version": "2.11.0", "compiled": True}, "H200", {"fused_rotary": True, "fused_norm": True, "vocab_multiple": 8, "masked_attention": True}),
-        ({"framework": "deepspeed-liger"}, "H100", {"fused_norm": True, "fused_linears": False}),
-        ({"framework": "pytorch", "version": "2.11.0", "attention": "flash-2"}, "H200", {"attention": "flash", "flash_version": "2"}),
-        ({"framework": "megatron-lm", "attention": "cudnn"}, "H100", {"attention": "flash", "flash_version": "cudnn"}),
-        ({"framework": "megatron-lm", "attention": "efficient"}, "A100", {"flash_version": "efficient"}),
-        ({"framework": "megatron-lm", "flash_version": 3}, "H100", {"attention": "flash", "flash_version": "3"}),
-    ],
-)  # fmt: skip
-def test_which_attention_and_fusions_torch_runs(stack, gpu, expected):
-    node = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100-80gb"}[gpu]
-    found = scenario(stack=stack, cluster={"node": node, "num_nodes": 8}, profile=gpu.lower()).stack
-    assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_compiled_changes_a_step_or_is_said_to_change_nothing():

@@ -6,7 +6,7 @@ from rows import rows
 from sim.errors import SpecError
 from sim.specs import ClusterSpec, preset_names
 from sim.specs.loading import resolve
-from sim.specs.machines import choice_among, gpu_named, machine_of, node_of
+from sim.specs.machines import gpu_named, machine_of, node_of
 
 NAMES = {
     "h100-sxm-80gb": "h100, NVIDIA H100", "rtx-4090-24gb": "rtx4090, 4090, GeForce RTX 4090", "h100-pcie-80gb": "h100-pcie",
@@ -47,11 +47,6 @@ def test_so_many_gpus_are_whole_nodes_of_that_card(gpu):
         assert machine.gpu.name == wanted
         assert count <= machine.num_gpus < count + machine.node.gpus_per_node
         assert machine.node.name == node_of(gpu)
-
-
-def test_of_a_name_that_fits_several_the_answer_says_which_was_taken():
-    assert choice_among("gh200") == "gh200 means gh200-96gb (--gpu gh200-144gb)"
-    assert choice_among("h200-sxm-141gb") == choice_among("rtx-pro-6000-96gb") == choice_among("4090") == ""
 
 
 @rows(

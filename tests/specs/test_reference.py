@@ -210,13 +210,6 @@ def test_mistakes_break_the_schema_as_they_break_the_reading(path, value, valida
         build_scenario(data)
 
 
-def test_the_schema_knows_schedules_and_grids(validator):
-    data = parse_yaml(GOOD, "")
-    for name, valid in (("1f1b", True), ("grids/mine.txt", True), ("1f1", False)):
-        data["plan"]["schedule"] = name
-        assert validator.is_valid(data) is valid
-
-
 @rows(
     "change",
     [

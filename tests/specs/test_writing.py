@@ -6,7 +6,7 @@ from rows import forms, rows
 from sim import load_scenario
 from sim.errors import FlopcastError
 from sim.specs import build_scenario
-from sim.specs.writing import scenario_yaml, whole_yaml
+from sim.specs.writing import differing_fields, scenario_yaml, whole_yaml
 from sim.specs.yaml12 import parse_yaml
 
 
@@ -49,3 +49,17 @@ def test_what_a_framework_would_set_is_said(scenarios):
     )
     assert same(changed, scenario_yaml(changed))
     assert "preset: a100-sxm-80gb" in scenario_yaml(changed) or "memory" in scenario_yaml(changed)
+
+
+def test_scenarios_differ_in_fields_or_in_a_profile_s_name(scenarios):
+    file, faster = scenarios / "gpt3-175b-1024-a100.yaml", "cluster.inter_node_bandwidth=100 Gbit/s"
+    given = ([], ["plan.tp=4", "plan.dp=16"], [faster, "name=other"], ["profile.nvlink.hop_latency=9 us"])
+    one, cut, slow, tuned = (load_scenario(file, each) for each in given)
+    assert differing_fields([one, cut, slow]) == {
+        "plan.tp": (8, 4, 8), "plan.dp": (8, 16, 8), "cluster.inter_node_bandwidth_bytes_per_s": (25e9, 25e9, 12.5e9),
+    }  # fmt: skip
+    assert differing_fields([one, one.replace(name="another", description="in words")]) == {}
+    assert list(differing_fields([one, tuned])) == ["profile.nvlink.hop_latency_s"]
+    assert differing_fields([one, one.replace(profile=tuned.profile.replace(name="mine"))]) == {
+        "profile": ("a100", "mine")
+    }

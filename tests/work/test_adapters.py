@@ -4,11 +4,10 @@ from functools import partial
 
 import pytest
 from asked import asked
-from counts import layer_work, part_adapter_params
+from counts import layer_work
 
 from sim import estimate
 from sim.errors import FlopcastError
-from sim.work.layers import deal_stages
 from sim.work.operations import Adapters, Block, Tensor, Weight
 from sim.work.pieces import Cut, Writer
 from sim.work.sums import block_works
@@ -80,41 +79,6 @@ def test_frozen_matrices_in_fewer_bits_take_less_memory_and_are_written_out_befo
     assert moved[1] < moved[0]
 
 
-def test_matrices_that_are_multiplied_as_they_lie_are_not_written_out():
-    wide, eight = (
-        estimate(scenario_of({**LORA, "precision": "fp8", "frozen_precision": each})) for each in (None, "fp8")
-    )
-    assert eight.step_time_s == pytest.approx(wide.step_time_s)
-    assert eight.largest.weights < 0.55 * wide.largest.weights
-    # Where multiplies read both operands along what they sum over, every backward writes them out by columns.
-    once = eight.scenario
-    turned = estimate(once.replace(stack=once.stack.replace(transposes_frozen=True)))
-    memory = once.cluster.node.gpu.memory_bandwidth_bytes_per_s * once.profile.memory.share("copy")
-    matrices = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
-    assert turned.step_time_s - eight.step_time_s == pytest.approx(2 * 2 * matrices / memory, rel=0.05)
-    assert turned.largest.weights == eight.largest.weights
-    # In 4 bits they lie by rows and by columns, where they are multiplied so: 32 numbers share a scale of 8 bits.
-    # Those that lie in 16 bits are kept beside what they are cast to.
-    matrices = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
-    wide, kept, written = (
-        estimate(scenario_of({**LORA, "precision": precision, "frozen_precision": frozen}))
-        for precision, frozen in (("mxfp4", None), ("mxfp4", "mxfp4"), ("bf16", "mxfp4"))
-    )
-    assert kept.step_time_s == pytest.approx(wide.step_time_s)
-    assert wide.largest.weights - kept.largest.weights == pytest.approx(2 * matrices)
-    assert wide.largest.weights - written.largest.weights == pytest.approx((2 + (0.5 + 1 / 32)) * matrices)
-    with pytest.raises(FlopcastError, match="frozen_precision nf4 has no effect without adapters"):
-        scenario_of({"frozen_precision": "nf4"})
-
-
-def test_experts_of_a_gpu_share_one_adapter():
-    model = scenario_of(model="qwen3-30b-a3b").model
-    (stage,) = deal_stages(model, scenario_of().plan)
-    total, experts = part_adapter_params(stage.part, model, EVERY, 1)
-    assert experts == 48 * 16 * ((2048 + 2 * 768) + (768 + 2048))
-    assert total > experts
-
-
 def test_only_adapters_have_gradients_and_an_optimizer():
     whole, lora = (estimate(scenario_of(training)).largest for training in ({}, LORA))
     trained = 44_564_480
@@ -155,25 +119,6 @@ def test_formats_need_their_matrix_units():
         scenario_of({"high_precision_layers": 4})
     with pytest.raises(FlopcastError, match="exceeds the 80 layers"):
         scenario_of({"precision": "nvfp4", "high_precision_layers": 81})
-
-
-def test_a_host_that_reads_back_where_adapters_begin_stalls_the_gpu_in_every_forward():
-    """Four linears a layer, forward and run again, of 36 layers and two micro-batches; nothing where none has adapters,
-    nor where graphs hold them."""
-    training = {**LORA, "adapter_targets": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]}
-    plan = {"recompute": "full", "zero_stage": 3}
-
-    def seconds(training, **stack):
-        scenario = scenario_of(training, plan, "qwen3-4b")
-        alike = scenario.cluster.replace(gpu_spread=0.0)
-        return estimate(scenario.replace(stack=scenario.stack.replace(**stack), cluster=alike)).step_time_s
-
-    stall = {"adapter_stall_s": 1e-3}
-    more = seconds(training, **stall) - seconds(training)
-    assert more == pytest.approx(1.27e-3 * 4 * 2 * 36 * 2, rel=1e-3)  # a Grace's host takes 1.27 times as long
-    assert seconds({}, **stall) == seconds({})
-    graphs = {"cuda_graphs": "full_iteration"}
-    assert seconds(training, **graphs, **stall) == seconds(training, **graphs)
 
 
 @pytest.mark.parametrize("way", ["fp32", "autocast", "16-bit"])

@@ -1,4 +1,4 @@
-"""Context parallelism that deals heads: what its all-to-alls carry, what it leaves as it is, and who can have it."""
+"""Context parallelism by heads and by a ring: what both carry and move, what they leave as it is, and who can have it."""
 
 import pytest
 from counts import attention_core
@@ -8,7 +8,6 @@ from sim import estimate
 from sim.errors import InfeasiblePlan, SpecError
 from sim.foreign.importers import import_text
 from sim.specs import ModelSpec, StackSpec, load_scenario
-from sim.work.attention import CONTEXT_SEQUENCE_S
 from sim.work.pieces import Cut
 
 MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, vocab_size=32000, position="rotary")
@@ -33,10 +32,22 @@ def test_a_rank_hands_out_what_it_has_of_each_tensor(cp):
         assert not any(item.overlapped for item in phase.collectives)
 
 
-def test_keys_of_which_there_are_fewer_than_ranks_go_to_all():
-    few = MODEL.replace(num_kv_heads=2)  # one a tensor-parallel rank, which each of four others needs
-    work = attention_core(few, StackSpec(context_by_heads=True, kernel_launch_s=0.0), cut(4))
-    assert work.forward.collectives[1].nbytes == 2 * 8192 / 4 * 4 * 128
+def test_two_steps_of_a_ring_move_what_is_counted_by_hand():
+    work = core(False, 2)
+    (there,), (back,) = (
+        [item for item in phase.operations if item.name.startswith("steps of the ring")]
+        for phase in (work.forward, work.input_grad)
+    )
+    held, heads, shared = (
+        2 * 8192 / 2,
+        16 * 128,
+        2 * 4 * 128,
+    )  # bytes of a column, columns of queries, of keys and values
+    # Scale the first output, add the other one; join keys and values, lay out half of those that come.
+    assert there.nbytes == held * (2 * heads + 3 * heads + 2 * shared + shared)
+    # Copy and add the queries' gradients; the ring's keys, joins, a copy and a sum of the keys' gradients.
+    assert back.nbytes == held * (2 * heads + 3 * heads + (2 + 2 + 2) * shared + (1 + 2 + 3) * shared)
+    assert (there.kernels, back.kernels) == (10, 12)
 
 
 @pytest.mark.parametrize("attention", ["flash", "math"])
@@ -48,16 +59,6 @@ def test_it_multiplies_as_much_as_a_ring(attention):
             sum(item.flop for item in getattr(heads, name).operations)
         )
     assert not core(True, 1).forward.collectives
-
-
-def test_packed_sequences_are_put_in_order_by_the_host():
-    stack = StackSpec(context_by_heads=True, counted_launches=True, kernel_launch_s=0.0)
-    work = attention_core(MODEL, stack, cut(2, packed=128))
-    assert [sum(item.host_s for item in phase.operations) for phase in (work.forward, work.input_grad)] == [
-        64 * CONTEXT_SEQUENCE_S
-    ] * 2
-    for other in (attention_core(MODEL, stack, cut(1, packed=128)), attention_core(MODEL, stack, cut(2))):
-        assert sum(item.host_s for item in other.forward.operations) == 0.0
 
 
 def test_heads_must_be_dealt_evenly(scenarios):

@@ -1,7 +1,5 @@
 """Parameters, FLOPs, activation bytes and communication volumes are the papers' formulas, number for number."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
@@ -11,13 +9,12 @@ from sim.pricing.cells import plans_of
 from sim.pricing.deal import params_of
 from sim.pricing.memory import peak_memory
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_scenario
-from sim.work.layers import deal_stages, layer_operations
-from sim.work.memory import CACHED, by_rank, logits_bytes
+from sim.work.layers import deal_stages
+from sim.work.memory import by_rank, logits_bytes
 from sim.work.pieces import Cut
-from sim.work.sums import gradients_alive, hardware_flop, layer_params, model_flop, part_params, total_params
+from sim.work.sums import hardware_flop, layer_params, model_flop, part_params, total_params
 
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
-FLASH = StackSpec(kernel_launch_s=0.0)
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: billions of parameters as printed -> heads, hidden size, layers.
 TABLE_1 = {
@@ -176,28 +173,6 @@ def test_bytes_of_a_score(stack, kept, moment):
     assert for_a_moment[0] - for_a_moment[1] == pytest.approx(moment * scores)
 
 
-def test_a_kernel_that_does_not_scale_leaves_scaled_rotary_positions_to_its_steps():
-    """Transformer Engine's takes no mscale, which YaRN has; latent attention has a kernel of its own."""
-    from counts import layer_work
-
-    plain = gpt(32, 4096, 32, position="rotary")
-    latent = {"key_value_rank": 512, "head_dim": 128, "rotary_head_dim": 64}
-
-    def kernels(model, **stack):
-        work = layer_work(model, StackSpec(kernel_launch_s=0.0, **stack), cut(), model.layer_kinds[0])
-        return sum(item.kernels for item in work.forward.operations if item.name == "rotary positions")
-
-    scaled = plain.replace(rotary_scaled=True)
-    assert kernels(plain, fused_scaled_rotary=False) == kernels(scaled) == 1
-    assert kernels(scaled, fused_scaled_rotary=False) == kernels(plain, fused_rotary=False) == 10
-    assert kernels(scaled.replace(**latent), fused_scaled_rotary=False) == 1
-
-
-def test_a_loss_in_pieces_never_holds_the_logits():
-    stack = StackSpec(chunked_loss=True, kernel_launch_s=0.0)
-    assert logits_bytes(GPT3, stack, cut()) == 0.0
-
-
 def memory_of(scenarios, changes, **stack):
     scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", ["plan.tp=1", "plan.dp=64", *changes])
     scenario = scenario.replace(stack=scenario.stack.replace(**stack))
@@ -250,43 +225,6 @@ def test_frozen_weights_are_in_the_bits_they_were_loaded_in(fp32_frozen, nbytes,
     assert use.weights == pytest.approx(nbytes * total_params(scenario.model), rel=0.01)
 
 
-def test_gradients_that_a_backward_holds_at_once():
-    h, rows = 4096, 2048 * 2 * 4096  # of 2048 tokens, in 16 bits
-
-    def alive(model, *, stack=FLASH, ep=1, **sizes):
-        return gradients_alive(layer_operations(model, stack, replace(cut(**sizes), ep=ep))) / rows
-
-    # That of the layer's output beside: of the activation's output and input, 4 h wide each.
-    assert alive(gpt(32, h, 2)) == 1 + 8
-    # Dropout makes one of the MLP's output, but lets go of it before the activation.
-    assert alive(gpt(32, h, 2, dropout=0.1)) == 1 + 8
-    # A gated one has two inputs; cut over 8 GPUs they are narrower than the block's input, which is gathered again.
-    gated = gpt(32, h, 2, gated_mlp=True, intermediate_size=2 * h)
-    assert alive(gated) == 1 + 6
-    assert alive(gated, tp=8) == 1 + 2 * 2 / 8 + 1
-    assert alive(gated, tp=8, sequence_parallel=True) == 1 / 8 + 2 * 2 / 8 + 1 + 1
-    # Six copies of a token, in two layouts where they travel, are wider than what narrow experts hold.
-    experts = {"num_experts": 8, "experts_per_token": 6, "gated_mlp": True, "expert_intermediate_size": h // 4}
-    assert alive(gpt(32, h, 2, **experts), ep=8) == 1 + 6 * 2
-    assert alive(gpt(32, h, 2, **experts)) == 1 + 6 * (2 / 4 + 1)
-    assert alive(gpt(32, h, 2, **experts | {"expert_intermediate_size": h})) == 1 + 6 * 3
-    # What an expert for every token reads has its gradient until the others have added theirs.
-    beside = {"shared_expert_intermediate_size": h // 8}
-    assert alive(gpt(32, h, 2, **experts, **beside), ep=8) == 2 + 6 * 2
-    # Step by step, attention holds the gradients of probabilities and scores beside as much as that of its output.
-    narrow, scores = gpt(32, h, 2, intermediate_size=h), 32 * 2048 / h
-    assert alive(narrow, stack=MATH) == 1 + 1 + 2 * scores
-
-
-def test_what_pytorch_counts_leaves_out_the_context_and_what_it_keeps_is_not_needed(scenarios):
-    for share in (0.01, 0.5, 0.0):
-        _, use = memory_of(scenarios, ["plan.microbatch_size=1"], framework_memory_bytes=3e9, fragmentation=share)
-        assert use.in_use - use.reserved == 3e9
-        kept = max(use.fragmentation, CACHED * use.allocated) if share else 0.0
-        assert use.reserved == pytest.approx(use.allocated + kept)
-        assert use.total <= use.in_use
-
-
 def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenarios):
     gathered = {}
     for pieces in (1, 12):
@@ -295,14 +233,6 @@ def test_gathers_tensor_by_tensor_hold_two_matrices_instead_of_two_layers(scenar
         gathered[pieces] = use.working
     h = scenario.model.hidden_size
     assert gathered[1] - gathered[12] == pytest.approx(6 * (12 - 4) * h**2, rel=2e-3)
-
-
-# DeepSpeed's BF16_Optimizer casts a 16-bit gradient to fp32 (2 + 4) and adds it (4 + 4 + 4); one kernel moves 2 + 4 + 4.
-@rows(("fused", "nbytes"), [(True, 10), (False, 18)])
-def test_bytes_to_add_a_gradient(fused, nbytes):
-    stack = StackSpec(fused_gradient_accumulation=False, fused_gradient_cast=fused, kernel_launch_s=0.0)
-    (added,) = (item for item in layer_work(GPT3, stack, cut()).weight_grad.operations if "accumulate" in item.name)
-    assert added.nbytes == pytest.approx(nbytes * layer_params(GPT3))
 
 
 def volume(collectives, tp):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from open_space import search
 
-from sim import build_scenario, estimate, simulate
+from sim import build_scenario, estimate
 from sim.errors import SpecError
 from sim.network.placement import place_group
 from sim.network.ranks import gpu_of_rank, members_of
@@ -84,22 +84,6 @@ def test_every_expert_multiplies_all_its_tokens_in_parts(degrees, skew):
     assert to.copies == pytest.approx(tp * to.arrived) == pytest.approx(to.each * to.experts)
 
 
-def test_tokens_are_gathered_where_they_arrive_and_summed_before_they_leave():
-    """token_dispatcher.py: an all-to-all, a gather; a reduce-scatter, an all-to-all; in the backward as many."""
-    whole, cut = built(), built("plan.etp=4")
-    for name in ("forward", "input_grad"):
-        of_whole, of_cut = (
-            [item for item in getattr(work_of(each), name).collectives if item.module == "moe_dispatch"]
-            for each in (whole, cut)
-        )
-        assert [(item.kind, item.group) for item in of_whole] == [("all_to_all", "ep")] * 2
-        kinds = [("all_to_all", "ep"), ("all_gather", "tp"), ("reduce_scatter", "tp"), ("all_to_all", "ep")]
-        assert [(item.kind, item.group) for item in of_cut] == kinds
-        copies = 2048 / 4 * 2 * 1024 * 2  # a GPU's tokens, copies, numbers a token, bytes
-        assert [item.nbytes for item in of_cut] == [copies, 4 * copies, 4 * copies, copies]
-        assert [item.nbytes for item in of_whole] == [copies] * 2
-
-
 @pytest.mark.parametrize(("ep", "etp"), WAYS)
 def test_groups_lie_as_their_members_do(ep, etp):
     """Strided over tensor-parallel neighbours; with the replicas of each expert they share all GPUs out."""
@@ -116,30 +100,6 @@ def test_groups_lie_as_their_members_do(ep, etp):
         assert max(len(each) for each in counts) == group.num_domains
     assert (np.diff(of_experts, axis=1) == etp).all()
     assert (np.diff(of_replicas, axis=1) == ep * etp).all()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ("plan.etp=4",),
-        ("plan.etp=4", "plan.ep=1", "plan.zero_stage=3"),
-        ("plan.etp=4", "plan.ep=2", "plan.pp=2", "plan.dp=4", "plan.zero_stage=2"),
-        ("plan.etp=4", "plan.ep=2", "plan.sharding_group=4"),
-        ("plan.etp=4", "stack.expert_dispatcher=deepep", "stack.overlap_experts=true"),
-        ("plan.etp=4", "plan.recompute=selective", "plan.recompute_modules=[moe]"),
-        ("plan.etp=4", "training.optimizer=muon"),
-        ("plan.etp=4", "training.adapter_rank=16"),
-        ("plan.etp=4", "training.precision=fp8"),
-    ],
-)
-def test_engines_agree(changes):
-    scenario = built(*changes)
-    times = [estimate(scenario, engine=engine).step_time_s for engine in ("dag", "des")]
-    assert times[0] == pytest.approx(times[1], rel=1e-9)
-    assert estimate(scenario).step_time_s == pytest.approx(times[0], rel=1e-9 if scenario.plan.pp == 1 else 0.02)
-    played = simulate(scenario, contention=True)
-    assert played.noiseless_s == pytest.approx(times[0], rel=1e-9)
-    assert 0.98 * times[0] < played.mean_s < 1.5 * times[0]  # traffic that meets other traffic only ever waits
 
 
 def test_searched_plans_are_cut_as_the_scenarios_own_at_the_same_prices():
@@ -159,13 +119,6 @@ def test_searched_plans_are_cut_as_the_scenarios_own_at_the_same_prices():
     assert any("etp = tp" in line for line in found.assumptions)
     ranked = rank_plan(found, scenario)
     assert ranked.ruled_out is None
-
-
-def test_a_search_of_whole_experts_does_not_rank_cut_ones():
-    found = search(built(), gpus=(32, 32), top=1, confirm=2)
-    assert {found.scenario_at(place).plan.etp for place in range(0, found.plans_priced, 997)} == {1}
-    assert not any("etp" in line for line in found.assumptions)
-    assert "keeps experts whole" in str(rank_plan(found, built("plan.etp=4")).ruled_out)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +143,3 @@ def test_cut_experts_follow_the_tensor_parallel_group():
     assert plan.replace(tp=1, dp=32, sequence_parallel=False).etp == 1
     assert plan.replace(etp=1).etp == 1
     assert plan.replace(ep=8).num_expert_replicas == 1
-
-
-def test_kernels_of_a_dispatcher_gather_different_tokens():
-    """Of two experts on four GPUs a token goes to 4 (1 − (3/4)²) = 1.75 of them."""
-    cut = built("plan.etp=4", "stack.expert_dispatcher=deepep")
-    gathers = [item for item in work_of(cut).forward.collectives if item.name == "gather tokens of cut experts"]
-    assert [item.nbytes for item in gathers] == pytest.approx([4 * 2048 / 4 * 1.75 * 1024 * 2])

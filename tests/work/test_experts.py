@@ -1,7 +1,7 @@
 """Mixtures of experts and latent attention: counts against formulas, laws, and each other."""
 
 import pytest
-from counts import layer_activation_bytes, layer_forward_flop, layer_work
+from counts import layer_forward_flop, layer_work
 
 from sim.errors import SpecError
 from sim.specs import ModelSpec, build_scenario, load_preset
@@ -59,13 +59,6 @@ def test_impossible_mixtures_say_why(changes, plan, words):
         build_scenario(data)
 
 
-def test_experts_need_a_mixture():
-    dense = {name: value for name, value in MIXTRAL.items() if "expert" not in name}
-    with pytest.raises(SpecError, match=r"plan\.ep = 8, but model .* has no experts"):
-        build_scenario({"model": dense, "cluster": "superpod-h100", "profile": "h100", "stack": "megatron-core",
-                        "plan": {"ep": 8, "dp": 8}, "training": TRAINING})  # fmt: skip
-
-
 def test_a_router_that_is_not_fused_takes_more_launches_and_nothing_else():
     one = scenario_of(ModelSpec(**MIXTRAL))
     cut = Cut(tp=1, ep=1, microbatch_size=1, sequence_length=2048, sequence_parallel=False, recompute="none")
@@ -80,24 +73,3 @@ def stack():
     from sim.specs import StackSpec
 
     return StackSpec(name="test", kernel_launch="10 us")
-
-
-@pytest.mark.parametrize(
-    ("gated", "changes", "more"),
-    [
-        (False, {"fused_weighting": False}, 1),  # what the weight multiplies
-        (True, {"fused_weighting": False}, 0),
-        (True, {"fused_bias_activation": False}, 2),  # and the gate's activation, the other factor of the product
-        (False, {"fused_bias_activation": False}, 0),
-    ],
-)
-def test_what_a_token_s_weight_multiplies_is_kept_where_no_kernel_does_both(gated, changes, more):
-    """The router's gradient needs it: 2 bytes of a copy for each column of an expert."""
-    model = ModelSpec(
-        num_layers=2, hidden_size=512, num_heads=8, vocab_size=1024, gated_mlp=gated, intermediate_size=1024,
-        num_experts=8, experts_per_token=2, expert_intermediate_size=1024,
-    )  # fmt: skip
-    stack = scenario_of(model, dp=8).stack.replace(fused_weighting=True)
-    here = Cut(1, 4, 1024, False, "none", ep=8)
-    plain, unfused = (layer_activation_bytes(model, stack.replace(**each), here) for each in ({}, changes))
-    assert unfused - plain == more * 2 * 4 * 1024 * 2 * 1024

@@ -1,17 +1,11 @@
 """What sets architectures apart (norms, biases, a head with a bias) is counted once, on every cut, and has a price."""
 
-import pytest
-from counts import embedding_work, layer_activation_bytes, layer_work
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.specs import ModelSpec, ParallelPlan, StackSpec
+from sim.specs import ModelSpec, ParallelPlan
 from sim.work.layers import deal_stages
-from sim.work.pieces import Cut
 from sim.work.sums import active_params, part_expert_params, part_params, total_params
-
-STACK = StackSpec(kernel_launch_s=0.0)
-CUT = Cut(1, 1, 2048, False, "none")
 
 
 def model(**more):
@@ -77,35 +71,3 @@ def test_stages_of_mixtures_hold_the_model_exactly(fields, experts, attention, s
     unused = shape.num_experts - shape.experts_per_token
     experts_of_model = sum(part_expert_params(stage.part, shape, 1) for stage in stages)
     assert idle * max(shape.num_experts, 1) == experts_of_model * unused
-
-
-def norm_bytes(shape):
-    work = layer_work(shape, STACK, CUT)
-    return sum(
-        item.nbytes for phase in (work.forward, work.input_grad) for item in phase.operations if item.sort == "norm"
-    )
-
-
-def test_norms_cost_what_they_are():
-    two = norm_bytes(model())
-    assert norm_bytes(model(norms_per_layer=1)) == pytest.approx(two / 2)
-    assert norm_bytes(model(norms_per_layer=4)) == pytest.approx(2 * two)
-    # Queries are as wide as the hidden size here, keys half of it: three quarters of two norms more.
-    assert norm_bytes(model(query_key_norm="head")) == pytest.approx(1.75 * two)
-
-
-def test_norms_keep_their_inputs():
-    row = 2 * 2048 * 512  # bytes of a hidden state in 16 bits
-    two = layer_activation_bytes(model(), STACK, CUT)
-    assert layer_activation_bytes(model(norms_per_layer=4), STACK, CUT) - two == 2 * row
-    assert (
-        two - layer_activation_bytes(model(norms_per_layer=1), STACK, CUT) == 2 * row
-    )  # one norm, one input of linears
-    assert layer_activation_bytes(model(query_key_norm="all"), STACK, CUT) - two == 1.5 * row
-
-
-def test_a_norm_after_the_embedding_is_priced():
-    def names(shape):
-        return [item.name for item in embedding_work(shape, STACK, CUT).forward.operations]
-
-    assert names(model(embedding_norm=True)) == [*names(model()), "norm"]

@@ -1,12 +1,12 @@
 """Launch scripts of trainers, of what their grammars write as a file: its settings behind the program, or in a file that
 the script writes, over which others are laid."""
 
-import importlib
 import json
-import tomllib
 
 from sim.foreign.importers.keys import flat
-from sim.specs.yaml12 import parse_yaml
+
+from ..recipes import ROWS
+from ..writing import BASES, drawn
 
 KINDS = {  # kind -> (commands, how one setting is said, what joins a list)
     "trl": (["torchrun {nodes} sft.py", "accelerate launch --num_processes {gpus} sft.py", "trl sft --num_processes {gpus}"], "--{} {}", " "),
@@ -15,7 +15,10 @@ KINDS = {  # kind -> (commands, how one setting is said, what joins a list)
     "axolotl": (["accelerate launch --num_processes {gpus} -m axolotl.cli.train", "torchrun {nodes} -m axolotl.cli.train"], "--{}={}", ","),
     "litgpt": (["litgpt finetune_lora", "litgpt finetune lora"], "--{} {}", ","),
     "maxtext": (["python3 -m MaxText.train base.yml", "python3 src/MaxText/train.py src/MaxText/configs/base.yml"], "{}={}", ","),
+    "paddlenlp": (['python -u -m paddle.distributed.launch --gpus "0,1,2,3,4,5,6,7" --log_dir log run_pretrain.py'], "--{} {}", " "),
     "torchtitan": (["torchrun {nodes} -m torchtitan.train", "torchrun {nodes} torchtitan/train.py"], "--{} {}", ","),
+    "bridge_yaml": (["torchrun {nodes} train.py", "torchrun {nodes} scripts/training/finetune.py"], "{}={}", ","),
+    "verl": (["python3 -m verl.trainer.{verl}"], "{}={}", ","),
 }  # fmt: skip
 FILES = {"trl": "--config c.yaml", "llama_factory": "c.yaml", "axolotl": "c.yaml", "litgpt": "--config c.yaml"}
 """How a command names a file of settings."""
@@ -25,20 +28,14 @@ TAKE = ("trl sft", "llamafactory-cli", "axolotl", "litgpt")
 
 def write(rng):
     kind = rng.choice([*KINDS])
-    grammar = importlib.import_module(f"grammars.{kind}")
-    name = ".py"
-    while name.endswith(".py"):
-        name, text, facts, options = grammar.write(rng)
-    data = tomllib.loads(text) if name.endswith(".toml") else parse_yaml(text, name)
+    data, facts = drawn(rng, BASES[kind], ROWS[kind])
     commands, said, joint = KINDS[kind]
-    gpus = options.get("gpus", 1)
     command = rng.choice(commands)
     if kind == "litgpt" and "lora_r" not in data:
-        command = (
-            "litgpt pretrain" if "model_name" in data else rng.choice(["litgpt finetune_full", "litgpt finetune full"])
-        )
-    nodes = f"--nproc_per_node {gpus}" if gpus < 9 else f"--nnodes={gpus // 8} --nproc_per_node=8"
-    start = command.format(gpus=gpus, nodes=nodes)
+        full = ["litgpt finetune_full", "litgpt finetune full"]
+        command = "litgpt pretrain" if "model_name" in data else rng.choice(full)
+    verl = "main_ppo" if "algorithm" in data else "fsdp_sft_trainer"
+    start = command.format(gpus=8, nodes="--nproc_per_node 8", verl=verl)
     lines = ["#!/bin/bash", "set -e", f"export OUT={rng.choice(['out', '/data/out'])}"]
     leaves = dict(flat(data, 0 if kind in ("trl", "swift", "llama_factory") else 3))
     if any(program in command for program in TAKE) and (kind != "litgpt" or rng.random() < 0.5):
@@ -49,7 +46,7 @@ def write(rng):
     words = [said.format(key, _word(rng, value, joint, kind)) for key, value in leaves.items() if value is not None]
     rng.shuffle(words)
     command = (" \\\n    " if rng.random() < 0.5 else " ").join([start, *words])
-    return "run.sh", "\n".join([*lines, command]) + "\n", facts, options if kind == "maxtext" else {}
+    return "run.sh", "\n".join([*lines, command]) + "\n", facts, {"gpus": 8} if kind == "maxtext" else {}
 
 
 def _laid_under(data, over, path=""):
@@ -68,7 +65,8 @@ def _word(rng, value, joint, kind):
     if isinstance(value, bool):
         return rng.choice([str(value), str(value).lower()])
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return joint.join(value) if kind != "maxtext" else "\"['" + "','".join(value) + "']\""
+        quoted = {"maxtext": "\"['" + "','".join(value) + "']\"", "bridge_yaml": f"'[{','.join(value)}]'"}
+        return quoted.get(kind, joint.join(value))
     if isinstance(value, (list, dict)):
         return f"'{json.dumps(value)}'"
     return rng.choice([f"{value}", f'"{value}"'])
