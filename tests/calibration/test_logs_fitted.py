@@ -58,14 +58,6 @@ def test_the_trillion_from_public_logs_alone():
     assert result.profile.provenance.network_gpus == 128
 
 
-def test_links_alone_keep_the_kernels_of_the_base():
-    result = fitted("azure-a100-all-reduce.csv")
-    assert set(result.fits) == {"network"}
-    assert result.profile.gemm == BASE.gemm
-    assert result.profile.nvlink == BASE.nvlink
-    assert "gemm" in result.not_measured
-
-
 def test_an_answer_says_where_its_network_was_measured():
     profile = fitted("azure-a100-all-reduce.csv").profile
     profile = profile.replace(provenance=profile.provenance.replace(network_measured_on="16 nodes"))
@@ -81,16 +73,6 @@ def test_an_answer_says_where_its_network_was_measured():
 
 
 TWO_HOSTS = (Path(__file__).parent / "logs" / "nccl-two-hosts.txt").read_text(encoding="utf-8")
-
-
-def test_two_hosts_with_a_gpu_each_are_a_network(tmp_path):
-    log = tmp_path / "two.txt"
-    log.write_text(TWO_HOSTS)
-    read = read_measurements(log)
-    result = calibrate("two", MeasurementSet(read.machine, read.measurements), NODE, BASE, draws=1)
-    assert set(result.fits) == {"network"}
-    usual, mine = (estimate(load_scenario(GPT3).replace(profile=each)).step_time_s for each in (BASE, result.profile))
-    assert mine == pytest.approx(usual, rel=0.05)  # 251 s when it was taken for an NVLink
 
 
 def collective(time_s, **given):
