@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter, defaultdict
-from contextlib import nullcontext
 from fnmatch import fnmatch
 from io import StringIO
 from math import log1p
@@ -20,7 +19,6 @@ from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import Listing, print_runs
 from flopcast_validation.runs.report import HEADLINES, markdown_table
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
-from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of, transfer, transfer_markdown
 from sim import estimate, load_scenario
 from sim.pricing.layouts import expected_slowest, slowdown
 from sim.specs.yaml12 import load_yaml
@@ -206,45 +204,6 @@ def test_series_that_differ_in_the_number_of_gpus_alone_show_the_spread_of_gpus(
     assert len(slowest) > 100
     assert abs(slowest @ left / (slowest @ slowest)) < 0.015
     assert 0.02 < slowest @ without / (slowest @ slowest) < 0.045
-
-
-SOME = ("zero-bubble", "torchtitan-2024")
-"""Tables of which a fifth of the runs are predicted again as an unknown framework's, and after some of them."""
-
-
-@pytest.mark.thorough
-def test_what_runs_of_ones_own_are_worth(scored_published):
-    some = [item for item in scored_published if item.run.id.startswith(SOME) and item.error is not None]
-    found = transfer(some[::5], lambda what: nullcontext())
-    assert len(found.unknown) == len(found.known) == len(found.datasheet) == len(some[::5])
-    assert {item.scenario.stack.framework for item in found.unknown} == {"unknown"}
-    rows = rows_of(found)
-    means = {row.what: row for row in rows if row.lineage == MEAN}
-    assert means["after one run"].errors.mean_error < means["after one run"].before
-    worse = [row.errors.mean_error - row.before for row in rows if row.what == "after one run"]
-    assert sum(worse) / len(worse) < 0.01  # a run of one's own never makes the others worse by more than that
-    assert {each.name for each in coverages(found)} >= {
-        "unknown framework, after one run",
-        "GPU known by its datasheet, 16-bit",
-    }
-
-
-@pytest.mark.thorough
-def test_the_page_has_the_errors_of_known_frameworks(scored_published):
-    """Lines of the page that take no fits; `flopcast validate --transfer --markdown` prints all of them, in minutes."""
-    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
-    known = [item for item in scored_published if item.error is not None]
-    found = Transfer(known, [], [], {})
-    lines = transfer_markdown(rows_of(found)).splitlines()
-    missing = [line for line in lines if line not in text]
-    assert missing == [], "docs/validation.md is not what flopcast validate --transfer --markdown prints"
-
-
-def test_errors_of_rates_and_times_have_one_sign():
-    for name in ("single-runs", "papers"):
-        for row in score(name).rows:
-            slower = row.predicted < row.measured if row.is_rate else row.predicted > row.measured
-            assert (row.error > 0) == slower
 
 
 # Cards that people own, by trainers whose code was read: beginning of the rows' names, GPU; what their tables leave to

@@ -136,12 +136,6 @@ def test_what_transformers_runs_by_itself_takes(scored, run, field, worth):
     assert abs(whole / measured - 1) < abs(without / measured - 1)
 
 
-def test_memory_of_steps_on_an_h200():
-    outcomes = score_memory(TABLE)
-    assert all(each.right for each in outcomes)
-    assert mean(each.comparable_bytes / each.peak_bytes - 1 for each in outcomes) < 0.15
-
-
 def test_the_verb_needs_a_gpu_and_keeps_what_was_measured(tmp_path):
     table = tmp_path / "steps.csv"
     table.write_bytes(TABLE.read_bytes())

@@ -8,7 +8,6 @@ import pytest
 from scored import score_runs
 
 from flopcast_validation.runs.biases import biases
-from flopcast_validation.runs.score import groups_of
 from flopcast_validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
 from flopcast_validation.runs.sweeps import GOAL, sweeps_of
 
@@ -61,13 +60,6 @@ def test_biases_are_found_along_the_axis_that_has_them(runs_file, run_row):
 
 def log2(text):
     return log(float(text)) / log(2)
-
-
-def test_groups_sum_their_sweeps_up(runs_file, run_row):
-    scored = measured(runs_file, run_row, lambda row: 0.1 if row["id"] == "17" else 1.0)
-    (whole,) = (group for group in groups_of(scored) if group.by == "all")
-    (sweep,) = sweeps_of(scored)
-    assert (whole.sweeps, whole.regret, whole.tau) == (1, sweep.regret, sweep.tau)
 
 
 def test_repeats_are_one_layout_and_tell_of_chance(runs_file, run_row):
