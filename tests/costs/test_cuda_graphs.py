@@ -46,12 +46,6 @@ def test_one_graph_a_layer_and_pass_and_the_rest_by_the_host():
     assert {item.module for item in work.forward.collectives if item.graphed} == {"attn"}
 
 
-def test_what_a_layer_does_not_have_is_no_graph():
-    one = scenario_of(GPT, scoped("moe_router", "mamba"))
-    assert layer_work(one.model, one.stack, CUT).forward.graphs == 0
-    assert step(one) == step(scenario_of(GPT))
-
-
 def test_host_time_by_hand():
     """Launches of what is outside, three for each graph, and the time between the kernels inside."""
     from sim.pricing.layouts import cost_model
@@ -129,14 +123,3 @@ def test_mistakes(stack, plan, said):
     with pytest.raises(SpecError) as error:
         scenario_of(QWEN, stack, ep=8, **plan)
     assert said in str(error.value)
-
-
-def test_a_search_leaves_out_what_graphs_do_not_allow():
-    from sim.search.plans.space import build_space
-
-    assert {each.recompute for each in build_space(scenario_of(GPT, scoped("attn")), (8, 8)).categories} == {
-        "none",
-        "selective",
-    }
-    with pytest.raises(SpecError, match="does not go with"):
-        build_space(scenario_of(GPT, scoped("attn")), (8, 8), recomputes=("full",))

@@ -5,7 +5,6 @@ import pytest
 from sim import estimate
 from sim.costs.block import BACKWARD, COPY_SHARE, FORWARD, Host
 from sim.engines.program import priced_order
-from sim.errors import SpecError
 from sim.pricing.cells import plans_of
 from sim.specs import build_scenario
 from sim.work.layers import FIRST_KIND
@@ -68,21 +67,6 @@ def test_an_update_on_the_host_by_hand():
     assert state_bytes(1, 2, training, there, 1.0) == 0
 
 
-def test_state_that_only_waits_on_the_host_goes_there_and_comes_back():
-    scenario = qwen3(1.0)
-    training, waits = scenario.training, scenario.stack.replace(updates_on_host=False)
-    moved = host_update(1e9, 2e9, waits, training)
-    assert moved == (8e9, 8e9, 0)
-    moved = host_update(1e9, 2e9, waits.replace(offload_masters=True), training)
-    assert moved[:2] == (12e9, 12e9)
-    there, here = (scenario.replace(stack=stack) for stack in (scenario.stack, waits))
-    updated_there, waiting = (estimate(each).breakdown.seconds for each in (there, here))
-    all_here = estimate(qwen3(0.0)).breakdown.seconds
-    assert waiting["optimizer"] == pytest.approx(all_here["optimizer"])  # the GPU updates all of it
-    params = updated_there["offload"] / (4 / 0.85 / 64e9 * 2 + 28 / (0.24 * 76.8e9))
-    assert waiting["offload"] == pytest.approx(params * 2 * 8 / (0.85 * 64e9))
-
-
 def test_copies_of_activations_cost_what_the_layers_of_a_stage_do_not_hide():
     scenario = build_scenario(QWEN3, ["plan.offloaded_layers=48", "cluster.node.host_link_bandwidth=4000 GB/s"], "q")
     assert estimate(scenario).step_time_s == pytest.approx(estimate(qwen3(0.0)).step_time_s)
@@ -129,22 +113,3 @@ def test_more_layers_on_the_host_never_take_less_time_and_always_less_memory():
     # Every stage has its share of the layers that leave; the largest rank may be another with none left.
     gone = [kept[0] - each for each in kept]
     assert gone == pytest.approx([gone[-1] * layers / 48 for layers in (0, 12, 24, 48)], rel=0.005)
-
-
-def test_a_host_that_is_not_known_is_asked_for():
-    for change, missing in (("plan.offloaded_layers=4", "link"), ("plan.optimizer_offload=0.5", "link")):
-        with pytest.raises(
-            SpecError, match=rf"needs to know the host, but node .* has no host_{missing}_bandwidth; add"
-        ):
-            build_scenario(
-                QWEN3 | {"cluster": {"name": "c", "num_nodes": 2, "node": _without_host()}}, [change], "unknown"
-            )
-    with pytest.raises(SpecError, match="does not say its host_link_bandwidth"):
-        Host("here", None, None, None).out_s(1.0)
-
-
-def _without_host():
-    from sim.specs import load_preset
-
-    node = load_preset("nodes", "dgx-h100")
-    return {name: value for name, value in node.items() if not name.startswith("host_")}

@@ -16,7 +16,6 @@ from sim.network.ranks import groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
 from sim.network.topology import build_topology
-from sim.units import show_time
 
 DATA = {
     "model": "llama2-7b", "plan": {"dp": 256, "microbatch_size": 1, "zero_stage": 1},
@@ -131,26 +130,6 @@ def test_partners_that_stand_for_all_carry_the_bytes_of_all(size):
     assert (sources // 8 != targets // 8).all()
     assert len(sources) * weight == pytest.approx(256)
     assert np.bincount(sources, minlength=256).min() > 0
-
-
-def test_the_answer_says_what_switches_leave():
-    slow, free = (estimate(built("plan.pp=8", "plan.dp=32", ratio=ratio)) for ratio in (4.0, 1.0))
-    said = next(line for line in slow.assumptions if "switches leave this share" in line)
-    assert "pipeline sends 25%" in said
-    more = slow.step_time_s - free.step_time_s
-    hidden = more < 5e-4 * slow.step_time_s
-    assert ("It costs nothing visible" if hidden else f"a step would take {show_time(more)} ") in said
-    assert slow.assumptions.index(said) < 2
-    assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
-
-
-@pytest.mark.parametrize("pairs", [1, 7, 1000])
-def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
-    expected, found = (built(ratio=2.0, routing="ecmp").cluster for _ in range(2))
-    shapes = (2, 8), (4, 8), (32, 8)
-    expected = [share(expected, *shape) for shape in shapes]
-    monkeypatch.setattr(sharing, "_AT_ONCE", pairs)
-    assert [share(found, *shape) for shape in shapes] == expected
 
 
 @settings(max_examples=20, deadline=None)
