@@ -16,7 +16,6 @@ from sim.engines.max_plus import (
     FOLDED,
     MINUS,
     NO_STREAM,
-    TOGETHER,
     WHOLE,
     TaskList,
     build_graph,
@@ -158,16 +157,3 @@ def test_a_blend_and_a_difference_of_two_moments(plans):
     ends = played[graph.event[2:]]
     assert ends[0] == pytest.approx(0.25 * 10 + 0.75 * 2)
     assert ends[1] == pytest.approx(10 - 2)
-
-
-def test_replicas_meet_at_the_end():
-    """Two steps of two replicas each: what they do together begins when both have come."""
-    tasks = TaskList()
-    tasks.add(0, [0], 0, [1])
-    done = tasks.add(0, [0], NO_STREAM, phase=END)
-    tasks.wait(done, [0])
-    together = tasks.add(0, [0], 0, [2], phase=TOGETHER)
-    tasks.wait(together, done, 3)
-    graph = build_graph(tasks.tasks())
-    seconds = np.array([[0.0] * 4, [1.0, 5.0, 4.0, 2.0], [9.0] * 4, [0.5] * 4])
-    assert play_plans(graph, seconds, width=2)[graph.event[2]].tolist() == [5.5, 4.5]
