@@ -96,13 +96,6 @@ def test_a_link_of_a_node_that_the_plan_leaves_idle_is_said_to_change_nothing(sm
     assert any("does not fit in memory" in note for note in answer.assumptions)
 
 
-def test_a_cluster_without_switches_says_what_to_add(small):
-    plain = small.replace(cluster=small.cluster.replace(network=None))
-    assert simulate(plain, jitter=0.02, seeds=2).mean_s > 0
-    with pytest.raises(SpecError, match="does not describe its switches"):
-        simulate(plain, contention=True)
-
-
 def test_the_command(command):
     few = [part for override in SMALL for part in ("--set", override)]
     shown, _, code = command("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")

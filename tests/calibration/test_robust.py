@@ -1,6 +1,5 @@
 """What goes wrong while a machine is measured: interrupts, cut files, bad targets, several launchers' ranks."""
 
-import json
 import os
 import signal
 import subprocess
@@ -134,21 +133,3 @@ def group_lives(group):
     except ProcessLookupError:
         return False
     return True
-
-
-@pytest.mark.thorough
-def test_ranks_that_torchrun_started_help_rank_0(tmp_path):
-    pytest.importorskip("torch")
-    script, environment = small_suite(tmp_path, 16)
-    command = [sys.executable, *["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"], str(script)]
-    result = subprocess.run(
-        [*command, "calibrate", "run", "--device", "cpu", "-o", str(tmp_path / "mine.yaml"), "--draws", "1", "--force"],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("profile: ") == 1  # rank 0 alone fits and writes
-    (head, *lines) = (json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines())
-    lines = [line for line in lines if "begun" not in line]
-    assert head["machine"]["device_kind"] == "cpu"
-    assert [line["kind"] for line in lines] == ["gemm"] * 8 + ["collective"] * 6
-    assert {line["shape"]["num_ranks"] for line in lines[8:]} == {2}

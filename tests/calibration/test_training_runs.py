@@ -105,31 +105,6 @@ def test_a_count_of_parameters_tells_tied_tables_and_key_value_heads(run_row):
     assert wrong == []
 
 
-def test_a_mixture_by_its_name_has_its_experts_where_the_row_does_not_count_them(run_row):
-    sizes = {"layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "ffn_hidden": 768, "gated_mlp": "y",
-             "vocab": 151936, "tp": 1, "pp": 1, "dp": 16}  # fmt: skip
-    for name in ("Qwen3-30B-A3B-Instruct-2507", "Qwen3_30B_a3B (tokendrop)"):
-        run = read_run(run_row(model_name=name, **sizes), "row 1")
-        assert (run.scenario.model.num_experts, run.scenario.model.expert_intermediate_size) == (128, 768)
-    other = read_run(run_row(model_name="Qwen3_30B_a3B (cut)", **{**sizes, "layers": 12}), "row 1")
-    assert other.scenario.model.num_experts == 0
-    # A row that counts experts of a model that has none describes another model.
-    mixture = run_row(**{**sizes, "model_name": "Llama 2 7B", "experts": 8, "topk": 2})
-    assert not any("model preset" in rule for rule in read_run(mixture, "row 1").inferred)
-
-
-def test_a_rate_needs_no_batch_where_there_is_no_pipeline(run_row):
-    unsaid = {"global_batch_seqs": "", "micro_batch_seqs": "", "measured_unit": "tokens_per_s_per_gpu", "pp": 1}
-    within = read_run(run_row(**unsaid, num_gpus=8, tp=1, dp=8), "row 1")
-    assert [choice.training.global_batch_size for choice in within.choices] == [8]
-    across = read_run(run_row(**unsaid, num_gpus=16, tp=1, dp=16), "row 1")
-    assert [choice.training.global_batch_size for choice in across.choices] == [16, 32, 64, 128, 256]
-    assert {choice.num_microbatches for choice in across.choices} == {1}
-    # The fastest a token counts, which is not the shortest step.
-    best = predict(across).scenario.training.global_batch_size
-    assert best > 16
-
-
 def test_a_run_whose_state_has_no_room_held_less_of_it(run_row):
     # 16 bytes for each of 0.8 billion parameters a layer: one node shards or trains adapters, several offload
     # the optimizer, or train adapters where that is not enough.
@@ -173,14 +148,6 @@ def test_an_unknown_framework_is_taken_for_what_was_usual_in_its_time(run_row):
         if run.scenario.stack.name != stack or not any(says in rule for rule in run.inferred):
             wrong[says] = run.scenario.stack.name, run.inferred
     assert wrong == {}
-
-
-def test_an_unsaid_sharding_is_the_mildest_that_fits(run_row):
-    row = run_row(zero_stage="", layers=48, hidden=8192, heads=64, kv_heads=64, ffn_hidden=32768, tp=8, pp=1, dp=2)
-    small, large = (read_run({**row, "layers": layers}, "row 1") for layers in ("8", "48"))
-    assert predict(small).scenario.plan.zero_stage == 0
-    assert predict(large).scenario.plan.zero_stage == 1
-    assert predict(read_run({**row, "layers": "48", "zero_stage": "0"}, "row 1")).scenario.plan.zero_stage == 0
 
 
 def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run_row):

@@ -116,17 +116,6 @@ def test_the_largest_model_that_a_gpu_trains_is_taken(monkeypatch, memory_gb, la
     assert str(hidden) in found.notes[0]
 
 
-def test_what_does_not_fit_is_left_out_and_said(monkeypatch):
-    monkeypatch.setattr(choose, "describe", lambda device: A100 | {"memory_bytes": 85e9})
-    found = choose.choose("large", False, "cuda")
-    assert all(cut.num_ranks > 1 for cut in found.suite)
-    assert "tp1 pp1 dp1 1f1b 4x1" in found.notes[-1]
-    monkeypatch.setattr(choose, "describe", lambda device: A100 | {"memory_bytes": 5e9})
-    with pytest.raises(Exception, match="take a smaller --size"):
-        choose.choose("large", False, "cuda")
-    assert choose.choose("auto", False, "cuda").shape.hidden_size == GptShape().hidden_size
-
-
 @pytest.mark.parametrize("ranks", mostly_thorough([1, 2, 4, 8, 16, 64], (1, 4, 16)))
 def test_suites_for_gpus_use_all_ranks_and_every_kind(ranks):
     suite = gpu_suite(ranks, 2)

@@ -78,21 +78,6 @@ def kernels_s(scenario, chosen, clocked=True):
     return found * scenario.training.global_batch_size / scenario.plan.microbatch_size
 
 
-def test_multiplies_of_steps_run_at_the_clock_that_is_left(scored):
-    """Beside measured kernels; at the clock of multiplies that follow each other they would take a sixth longer."""
-    with TABLE.open(encoding="utf-8") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
-    errors = {True: [], False: []}
-    for name, item in scored.items():
-        if not any(word in name for word in ("GPT-2", "compiled", "eager", "lora")):
-            for clocked, found in errors.items():
-                seconds = kernels_s(item.scenario, lambda kernel: kernel.kind == "matmul", clocked)
-                found.append(seconds / float(rows[name]["gemm_s"]) - 1)
-    assert len(errors[True]) > 8
-    assert mean(errors[True]) < 0.055
-    assert mean(errors[False]) > 0.12
-
-
 @pytest.mark.parametrize("table", ["h100-steps.csv", "h200-steps.csv"])
 def test_classes_of_kernels(table):
     """Each by itself, not only their sum: what is bound by memory, adapters' narrow multiplies, the optimizer."""

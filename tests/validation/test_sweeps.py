@@ -88,16 +88,6 @@ def test_a_perfect_planner_is_charged_for_chance_only(runs_file, run_row):
     assert oracle_regret(clear, 0.01) == 0
 
 
-def test_kernels_are_no_choice_of_the_planner(runs_file, run_row):
-    """Runs of another attention kernel are another sweep, and say so; what runs beside compute is not."""
-    rows = [run_row(id=f"{kernel[-1]}{number}", framework="Aleph Alpha in-house", kernel=kernel, **layout)
-            for kernel in ("flash_attention2", "torch") for number, layout in enumerate(LAYOUTS)]  # fmt: skip
-    flash, math = sweeps_of(score_runs(runs_file(rows)))
-    assert flash.count == math.count == len(LAYOUTS)
-    assert flash.name.endswith(", flash 2")
-    assert math.name.endswith(", plain softmax")
-
-
 HELD = {
     # source: sweeps, within 2 %, mean regret, mean tau, mean error, as found
     "Aleph Alpha": (10, 7, 0.026, 0.72, 0.08),

@@ -202,13 +202,6 @@ def test_the_shipped_table_is_what_the_profiles_have_in_common():
     assert {name: shipped[name] for name in table()} == table()
 
 
-def test_8_bits_double_no_exponentials():
-    """Multiplies in 8 bits go twice as fast, their exponentials do not: on H100 FlashAttention-3 gains up to 1.6 by them
-    at heads of 128 (Shah et al. 2024, arXiv:2407.08608, figures 5 and 7)."""
-    columns = by_datasheet_of("gh200-96gb")["attention"]["half_columns"]
-    assert 2 * (128 + columns) / (128 + 2 * columns) == pytest.approx(1.5, abs=0.1)
-
-
 def by_datasheet_of(gpu):
     return datasheet_profile(GpuSpec.read(load_preset("gpus", gpu), gpu))
 
