@@ -326,25 +326,6 @@ def test_topology_says_what_collectives_take_and_what_is_left_out():
     assert "Left out: core" in flopcast("topology", "selene", "--nodes", "20").stdout
 
 
-def test_topology_estimates_collectives_on_what_switches_leave(tmp_path):
-    """A leaf for each node, 2:1: a card that sends up has half of it, of which messages reach 0.9 on H100."""
-    mine, levels = tmp_path / "mine.yaml", {"leaf": {"ports": 64, "oversubscription": 2}, "core": {"ports": 2048}}
-
-    def write(rails, nodes_below):
-        levels["leaf"]["below"] = nodes_below
-        network = {"rail_optimised": rails, "levels": levels}
-        mine.write_text(json.dumps({"node": "dgx-h100", "num_nodes": 64, "network": network}))
-
-    write(False, 1)
-    halved = 0.45 * 50e9
-    for nodes in ("4", "64"):  # the cluster's own number, and another
-        found = flopcast("topology", mine, "--nodes", nodes, "--collectives", "1 GB", "--gpus", "16", "--json")
-        rows = {row["name"]: row for row in json.loads(found.stdout)["collectives"]["times"]}
-        for key in ("estimated_s", "estimated_beside_s"):
-            assert rows["all-gather"][key] == pytest.approx(1e9 * 15 / 16 / (8 * halved), rel=0.02)
-            assert rows["all-to-all"][key] == pytest.approx(1e9 / 2 / halved, rel=0.01)
-
-
 def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch, capsys):
     """By the names that README has for them; a file of one's own goes first, and what is no shipped name is not found."""
     name = "scenarios/korthikanti-2022/22b-selective.yaml"

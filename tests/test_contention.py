@@ -24,21 +24,6 @@ def small(scenarios):
     return load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "chunks", "beside", "zero_stage"),
-    [("chimera", 1, True, 0), ("dualpipe", 1, False, 1), ("dualpipe_v", 2, True, 1)],
-)
-def test_copies_and_pairs_are_played_too(small, schedule, chunks, beside, zero_stage):
-    """The same on a full tree, where next to nothing meets, and no shorter on one with an eighth of the cables."""
-    plan = small.plan.replace(schedule=schedule, num_chunks=chunks, zero_stage=zero_stage)
-    asked = small.replace(plan=plan, stack=small.stack.replace(overlap_p2p=beside, overlap_grad_reduce=beside))
-    alone, played = estimate(asked), simulate(asked, contention=True)
-    assert played.mean_s == pytest.approx(alone.step_time_s, rel=1e-4 if beside else 1e-9)
-    narrow = on_tree(asked, 8.0, "ecmp")
-    alone, played = estimate(narrow).step_time_s, simulate(narrow, contention=True).mean_s
-    assert played >= alone * (1 - 1e-9)
-
-
 @pytest.mark.parametrize("name", [name for name in schedule_names()[::3] if not get_schedule(name).asynchronous])
 def test_no_schedule_with_a_flush_is_refused(small, name):
     chosen = get_schedule(name)

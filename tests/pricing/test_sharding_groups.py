@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from open_space import search
 
-from sim import build_scenario, estimate, simulate
+from sim import build_scenario, estimate
 from sim.costs.collectives import all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
 from sim.network.ranks import members_of
@@ -131,22 +131,6 @@ def test_groups_lie_as_meshes_do():
     }  # fmt: skip
     for name, members in wanted.items():
         assert members_of(name, plan, gpus).tolist() == members.tolist()
-
-
-@pytest.mark.parametrize("stage", [1, 3])
-def test_groups_on_shared_links(stage):
-    """Rings within groups and between them: on a tree without bottleneck they take what they are priced at, and the
-    less the network carries the longer, played message by message."""
-    levels = {"leaf": {"ports": 40, "below": 2}, "core": {"ports": 800}}
-    data = {**DATA, "cluster": {**DATA["cluster"], "network": {"levels": levels, "rail_optimised": False}}}
-    changes = ["plan.sharding_group=8", f"plan.zero_stage={stage}"]
-    full, narrow = (
-        build_scenario(data, [*changes, f"cluster.network.levels.leaf.oversubscription={ratio}"]) for ratio in (1, 64)
-    )
-    alone = estimate(full).step_time_s
-    assert simulate(full, contention=True).mean_s == pytest.approx(alone, rel=1e-3)
-    played = simulate(narrow, contention=True).mean_s
-    assert played > 1.05 * alone
 
 
 @pytest.mark.parametrize("changes", [("plan.sharding_group=8",), MIXTURE], ids=["dense", "experts"])

@@ -11,7 +11,7 @@ from rows import called, refusals, rows
 from sim.errors import SpecError
 from sim.reliability.goodput import Checkpoints, Failures, goodput
 from sim.reliability.state import evenly, state_of
-from sim.reliability.storing import STAGING_S, Storage, even_storing, require_pause, storing_of
+from sim.reliability.storing import STAGING_S, Storage, even_storing, storing_of
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
 from sim.work.sums import total_params
@@ -211,22 +211,6 @@ def test_what_host_memory_cannot_hold_is_waited_for():
     assert pause() == pause(host_memory_bytes=None) == pytest.approx(copy)
     assert pause(host_memory_bytes=nbytes) == pytest.approx(copy + write / 2)
     assert pause(host_memory_bytes=2 * nbytes) == pytest.approx(copy)
-
-
-def test_what_is_not_known_is_said():
-    bare = {"preset": "ethernet-25", "node": {"preset": "dgx-1v", "host_link_bandwidth": None}}
-    cluster = ClusterSpec.read(resolve(bare, "cluster"), "cluster")
-    storage = Storage.of(cluster, 33)
-    said = " ".join(storage.notes)
-    assert (
-        "ethernet-25' does not state its storage. A file system that writes 20.0 GB/s and reads twice as much" in said
-    )
-    assert storage.write_bytes_per_s == 40e9  # of two units of 32 nodes
-    assert "node 'dgx-1v' names no cards for storage: it is reached over those for compute" in said
-    assert storage.node_write_bytes_per_s == cluster.inter_node_bandwidth_bytes_per_s * 8
-    with pytest.raises(SpecError, match=r"node 'dgx-1v' has no host_link_bandwidth. Add it to cluster.node"):
-        require_pause(even_storing(1e12, 64, cluster), cluster.node.name)
-    assert not Storage.of(ClusterSpec.read(resolve("selene", "cluster"), "cluster"), 1).notes
 
 
 test_the_impossible_is_refused = refusals(SpecError, called, [
