@@ -107,6 +107,11 @@ MISTAKES = """
 2 | import README.md | of no kind that can be imported
 2 | import tests/foreign/files/gpt3_175b.sh --gpus 1000 | nearest: --gpus 1,024
 2 | import tests/foreign/files/gpt3_175b.sh -o nowhere/a.yaml | there is no folder
+2 | calibrate show nope | unknown profile preset 'nope'
+2 | calibrate show a100 --png x.png | no measurements beside it
+2 | calibrate run --device gpu | unknown device 'gpu'
+2 | calibrate fit LICENSE | is of no format that is read
+2 | calibrate fit nowhere.jsonl | cannot read
 """
 """Exit code, what was typed, and what the message says; VGG and MAIN are files."""
 

@@ -98,18 +98,6 @@ def test_every_part_reaches_the_profile_its_file_and_the_estimate(tmp_path):
     assert cost_model(usual).compute.kernel_launch_s == usual.stack.kernel_launch_s
 
 
-def test_every_estimate_warns_of_a_poor_fit_and_of_sequences_nobody_measured():
-    scenario = load_scenario(SCENARIOS / "llama3-405b-16384-h100.yaml")
-    attention = scenario.profile.attention.replace(measured_length=(256, 1024))
-    poor = scenario.profile.replace(residuals={"gemm": 0.05, "send": 0.4}, attention=attention)
-    scenario = scenario.replace(profile=poor)
-    said = "\n".join(estimate(scenario).assumptions)
-    assert "profile h100 fits its own data poorly: send 40% median error" in said
-    assert "gemm 5%" not in said
-    assert "extrapolated: attention over 8,192 tokens" in said
-    assert "fits its own data poorly" not in "\n".join(estimate(load_scenario(SCENARIO)).assumptions)
-
-
 def test_a_machine_that_is_the_profile_s_own_leaves_the_profile_as_it_is():
     """All-reduces in NVLink's switches say nothing of the rings that gathers take."""
     own = Profile.read(load_preset("profiles", "h100"), "h100").nvlink

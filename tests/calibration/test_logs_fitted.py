@@ -21,7 +21,6 @@ DATA = ROOT / "calibration" / "data"
 BASE = Profile.read(load_preset("profiles", "a100"), "a100")
 NODE = measured_cluster({}, "dgx-a100-80gb")
 TRILLION = ROOT / "scenarios" / "gpt-1t-3072-a100.yaml"
-GPT3 = ROOT / "scenarios" / "gpt3-175b-1024-a100.yaml"
 
 
 def fitted(*names, base=BASE):
@@ -56,20 +55,6 @@ def test_the_trillion_from_public_logs_alone():
     assert petaflops(without_steps) == pytest.approx(petaflops(result.profile), rel=0.01)
     assert result.profile.provenance.network_measured_on == "16 nodes of NVIDIA A100-SXM4-80GB"
     assert result.profile.provenance.network_gpus == 128
-
-
-def test_an_answer_says_where_its_network_was_measured():
-    profile = fitted("azure-a100-all-reduce.csv").profile
-    profile = profile.replace(provenance=profile.provenance.replace(network_measured_on="16 nodes"))
-    said = [
-        line
-        for line in estimate(load_scenario(GPT3).replace(profile=profile)).assumptions
-        if "measured its network" in line
-    ]
-    assert said == ["profile logs measured its network on 16 nodes, up to 128 GPUs"]
-    slower = load_scenario(GPT3, ["cluster.inter_node_bandwidth=100 Gbit/s"]).replace(profile=profile)
-    (line,) = (line for line in estimate(slower).assumptions if "measured its network" in line)
-    assert "with 200 Gbit/s per GPU; this cluster has 100 Gbit/s" in line
 
 
 TWO_HOSTS = (Path(__file__).parent / "logs" / "nccl-two-hosts.txt").read_text(encoding="utf-8")

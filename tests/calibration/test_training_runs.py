@@ -7,7 +7,6 @@ from counts import layer_forward_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopcast_calibration.from_runs import predict
 from flopcast_calibration.readers.cells import LARGEST
 from flopcast_calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
 from flopcast_validation.runs.export import file_of
@@ -148,24 +147,6 @@ def test_an_unknown_framework_is_taken_for_what_was_usual_in_its_time(run_row):
         if run.scenario.stack.name != stack or not any(says in rule for rule in run.inferred):
             wrong[says] = run.scenario.stack.name, run.inferred
     assert wrong == {}
-
-
-def test_a_run_that_does_not_fit_took_the_mildest_way_its_source_leaves_open(run_row):
-    # One trillion by ZeRO-3 alone on 1,024 A100 (DeepSpeed on Azure, 2022): the checkpoints of 128 layers alone are 55 GB.
-    zero3 = run_row(
-        num_gpus=1024, layers=128, hidden=25600, heads=160, kv_heads=160, ffn_hidden=102400, vocab=51200, seq_len=1024,
-        global_batch_seqs=8192, micro_batch_seqs=8, tp=1, pp=1, dp=1024, zero_stage=3, recompute="full", framework="DeepSpeed ZeRO-3",
-    )  # fmt: skip
-    answer = predict(read_run(zero3, "row 1"))
-    assert answer.fits
-    assert answer.scenario.plan.offloaded_layers == 128
-    assert predict(read_run({**zero3, "layers": "32"}, "row 1")).scenario.plan.offloaded_layers == 0
-    # A column of micro-batches that is the batch over dp bounds them only from above.
-    replica = {**zero3, "layers": "32", "micro_batch_seqs": "64", "global_batch_seqs": "65536"}
-    assert not predict(read_run(replica, "row 1")).fits
-    smaller = predict(read_run({**replica, "doubtful": "micro_batch_seqs"}, "row 1"))
-    assert smaller.fits
-    assert smaller.scenario.plan.microbatch_size in (8, 16, 32)
 
 
 # Refusals

@@ -123,3 +123,14 @@ def test_mistakes(stack, plan, said):
     with pytest.raises(SpecError) as error:
         scenario_of(QWEN, stack, ep=8, **plan)
     assert said in str(error.value)
+
+
+def test_a_search_leaves_out_what_graphs_do_not_allow():
+    from sim.search.plans.space import build_space
+
+    assert {each.recompute for each in build_space(scenario_of(GPT, scoped("attn")), (8, 8)).categories} == {
+        "none",
+        "selective",
+    }
+    with pytest.raises(SpecError, match="does not go with"):
+        build_space(scenario_of(GPT, scoped("attn")), (8, 8), recomputes=("full",))

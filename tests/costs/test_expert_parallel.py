@@ -26,6 +26,16 @@ def scenario(*, model=None, stack=None, cluster="superpod-h100", sequences=256, 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("ep", [8, 64])
+def test_gathered_tokens_come_to_every_gpu_with_experts(ep):
+    gathered, sent = (
+        estimate(scenario(dp=64, ep=ep, stack={"expert_dispatcher": name})) for name in ("allgather", "alltoall")
+    )
+    travel, less = (each.breakdown.seconds["expert_parallel_comm"] for each in (gathered, sent))
+    assert less < travel < 64 / 4 * less  # at most every GPU's tokens for those that chose one of its experts
+    assert [use.weights for use in gathered.memory] == [use.weights for use in sent.memory]
+
+
 def test_the_published_pair_of_overlapped_experts():
     """Qwen3 235B on 256 H100, 19.7 s and 17.6 s a step (yanring/Megatron-MoE-ModelZoo:best_practice/qwen3/readme.md)."""
     plan = {"tp": 2, "pp": 8, "dp": 16, "ep": 32, "zero_stage": 1, "sequence_parallel": True, "num_chunks": 4,

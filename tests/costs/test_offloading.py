@@ -5,6 +5,7 @@ import pytest
 from sim import estimate
 from sim.costs.block import BACKWARD, COPY_SHARE, FORWARD, Host
 from sim.engines.program import priced_order
+from sim.errors import SpecError
 from sim.pricing.cells import plans_of
 from sim.specs import build_scenario
 from sim.work.layers import FIRST_KIND
@@ -113,3 +114,22 @@ def test_more_layers_on_the_host_never_take_less_time_and_always_less_memory():
     # Every stage has its share of the layers that leave; the largest rank may be another with none left.
     gone = [kept[0] - each for each in kept]
     assert gone == pytest.approx([gone[-1] * layers / 48 for layers in (0, 12, 24, 48)], rel=0.005)
+
+
+def test_a_host_that_is_not_known_is_asked_for():
+    for change, missing in (("plan.offloaded_layers=4", "link"), ("plan.optimizer_offload=0.5", "link")):
+        with pytest.raises(
+            SpecError, match=rf"needs to know the host, but node .* has no host_{missing}_bandwidth; add"
+        ):
+            build_scenario(
+                QWEN3 | {"cluster": {"name": "c", "num_nodes": 2, "node": _without_host()}}, [change], "unknown"
+            )
+    with pytest.raises(SpecError, match="does not say its host_link_bandwidth"):
+        Host("here", None, None, None).out_s(1.0)
+
+
+def _without_host():
+    from sim.specs import load_preset
+
+    node = load_preset("nodes", "dgx-h100")
+    return {name: value for name, value in node.items() if not name.startswith("host_")}

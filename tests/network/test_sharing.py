@@ -16,6 +16,7 @@ from sim.network.ranks import groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
 from sim.network.topology import build_topology
+from sim.units import show_time
 
 DATA = {
     "model": "llama2-7b", "plan": {"dp": 256, "microbatch_size": 1, "zero_stage": 1},
@@ -130,6 +131,17 @@ def test_partners_that_stand_for_all_carry_the_bytes_of_all(size):
     assert (sources // 8 != targets // 8).all()
     assert len(sources) * weight == pytest.approx(256)
     assert np.bincount(sources, minlength=256).min() > 0
+
+
+def test_the_answer_says_what_switches_leave():
+    slow, free = (estimate(built("plan.pp=8", "plan.dp=32", ratio=ratio)) for ratio in (4.0, 1.0))
+    said = next(line for line in slow.assumptions if "switches leave this share" in line)
+    assert "pipeline sends 25%" in said
+    more = slow.step_time_s - free.step_time_s
+    hidden = more < 5e-4 * slow.step_time_s
+    assert ("It costs nothing visible" if hidden else f"a step would take {show_time(more)} ") in said
+    assert slow.assumptions.index(said) < 2
+    assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
 
 
 @settings(max_examples=20, deadline=None)

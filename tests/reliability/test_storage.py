@@ -117,6 +117,13 @@ def test_bytes_of_a_parameter(training, width):
     assert state_of(scenario).checkpoint_bytes == pytest.approx(width * total_params(scenario.model), rel=1e-6)
 
 
+def test_frozen_weights_are_read_and_not_written():
+    scenario = question("llama2-70b", {"tp": 8, "dp": 4}, adapter_rank=16)
+    state, whole = state_of(scenario), total_params(scenario.model)
+    assert state.checkpoint_bytes < 0.03 * 2 * whole
+    assert state.read("one").total == pytest.approx(2 * whole + state.checkpoint_bytes, rel=0.01)
+
+
 def test_who_writes_sets_the_nodes_that_do():
     """dp 6 of Selene's trillion: the first replica's 64 nodes write, or all 384 a sixth each."""
     scenario = load_scenario(TRILLION)

@@ -17,7 +17,7 @@ from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet
 from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
-from sim import estimate, load_scenario, uncertainty
+from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.specs import load_preset
 from sim.specs.hardware import GpuSpec
@@ -226,17 +226,6 @@ def test_the_share_of_peak_follows_the_power(left):
     watts = watts_per_flop_per_s(gpu if gpu.max_power_w else gpu.replace(max_power_w=450.0))
     reached = min(1.0, law["max_efficiency"] * (watts / law["at"]) ** law["exponent"])
     assert reached == pytest.approx(load_preset("profiles", left)["gemm"]["max_efficiency"], rel=0.15)
-
-
-def test_a_gpu_without_a_profile_is_answered_for(scenarios):
-    path = scenarios / "megatron-2021" / "39.1b.yaml"
-    answer = estimate(load_scenario(path, ["cluster.node=mi300x-8", "profile=", "training.precision=bf16"]))
-    assert answer.scenario.profile.name == "datasheet"
-    assert any("nothing of which was measured on MI300X" in line for line in answer.scenario.assumed)
-    assert "datasheet" in uncertainty.facts_of(answer.scenario)
-    low, high = answer.step_time_interval_s
-    own = estimate(load_scenario(path)).step_time_interval_s
-    assert high / low > own[1] / own[0]
 
 
 # What a table leaves out of its precision.
