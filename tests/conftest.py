@@ -193,24 +193,3 @@ def runs_file(tmp_path):
         return path
 
     return write
-
-
-@pytest.fixture
-def command(capsys, monkeypatch):
-    """The function (arguments) -> (text, complaint, exit code) of the command line, in this process."""
-    from sim import cli
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["flopcast", *arguments])
-        monkeypatch.setenv("COLUMNS", "120")
-        monkeypatch.chdir(ROOT)
-        capsys.readouterr()
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        else:
-            code = 0
-        return (*capsys.readouterr(), code)
-
-    return run

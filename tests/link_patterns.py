@@ -1,9 +1,5 @@
 """Collectives link by link, the oracle of the formulas of `sim.costs.collectives`: phases follow each other, and each
-takes the bytes on its busiest link over that link's bandwidth.
-
-Where switches add what passes (NVLS inside an NVLink domain, SHARP between nodes), a member sends its data up a tree
-once and receives the sum once.
-"""
+takes the bytes on its busiest link over that link's bandwidth."""
 
 from typing import NamedTuple
 
@@ -12,16 +8,13 @@ import numpy as np
 from sim.network import collective_flows
 from sim.network.routing import route
 
-NOBODY = np.empty(0, dtype=int)
-
 
 class Phase(NamedTuple):
-    """Flows that run together, each with its bytes; and trees (GPUs, bytes of each, whether over NVLink)."""
+    """Flows that run together, each with its bytes."""
 
     source: np.ndarray
     target: np.ndarray
     nbytes: np.ndarray
-    trees: tuple = ()
 
 
 def ring(placement, nbytes, passes):
@@ -72,50 +65,17 @@ def hierarchical_all_reduce(placement, nbytes):
     return (*inside, *_together(rails), *inside)
 
 
-def switch_all_reduce(placement, nbytes, nvlink_adds=True):
-    """All-reduce that switches add up: NVLink's in a domain, the network's between several, both at once."""
-    domains, n = placement.shape
-    (inside,) = _together([ring(row[np.newaxis], nbytes, 2) for row in placement])
-    if nvlink_adds:
-        inside = Phase(NOBODY, NOBODY, np.empty(0), tuple((row, nbytes * (n + 1) / n, True) for row in placement))
-    between = tuple((column, nbytes / n, False) for column in placement.T) if domains > 1 else ()
-    return (inside._replace(trees=inside.trees + between),)
-
-
-def all_to_all(placement, nbytes):
-    """Every member sends 1/n of its `nbytes` to every other."""
-    members = placement.ravel()
-    n = len(members)
-    apart = (np.arange(n)[:, np.newaxis] + np.arange(1, n)) % n
-    return (Phase(np.repeat(members, n - 1), members[apart].ravel(), np.full(n * (n - 1), nbytes / n)),)
-
-
 def _together(patterns):
     """Patterns alike, of different members, run at the same time."""
-    return tuple(Phase(*map(np.concatenate, zip(*(each[:3] for each in phases), strict=True)))
+    return tuple(Phase(*map(np.concatenate, zip(*phases, strict=True)))
                  for phases in zip(*patterns, strict=True))  # fmt: skip
-
-
-def tree_links(topology, gpus, over_nvlink):
-    """Links that a reduction by switches takes, up and down; of the network's, the trunks of its groups."""
-    ends = [("nvlink", gpus)]
-    if not over_nvlink:
-        nics = np.unique(topology.nic_of_gpu(gpus))
-        groups = [np.unique(groups[nics]) for groups in topology.groups_of_nics]
-        top = next(place for place, group in enumerate(groups) if len(group) == 1)
-        trunks = zip(topology.levels[:top], groups, strict=False)
-        ends = [("pcie", gpus), ("nic", nics), *((f"{level.name} trunk", group) for level, group in trunks)]
-    return np.concatenate([topology.start(name, direction) + end for name, end in ends for direction in ("up", "down")])
 
 
 def bytes_on_links(phase, topology, routing="adaptive", subflows=1):
     paths = route(topology, phase.source, phase.target, routing, subflows=subflows)
     flow, place = np.nonzero(paths >= 0)
     sizes = np.repeat(phase.nbytes / subflows, subflows)
-    carried = np.bincount(paths[flow, place], sizes[flow], minlength=topology.num_links)
-    for gpus, nbytes, over_nvlink in phase.trees:
-        np.add.at(carried, tree_links(topology, gpus, over_nvlink), nbytes)
-    return carried
+    return np.bincount(paths[flow, place], sizes[flow], minlength=topology.num_links)
 
 
 def pattern_time(pattern, topology, routing="adaptive", subflows=1):

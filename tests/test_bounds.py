@@ -34,14 +34,3 @@ def test_nothing_has_an_upper_bound_but_oracles_which_have_one_release():
     table = (ROOT / "sim" / "presets" / "importers" / "huggingface_defaults.yaml").read_text(encoding="utf-8")
     of_table = re.search(r"with transformers ([\d.]+);", table)[1]
     assert bounded == {("torch", "==2.13.0"), ("transformers", f"<={of_table}")}
-
-
-def test_classifiers_name_the_pythons_from_the_oldest_on():
-    named = [
-        line.rpartition(" ")[2]
-        for line in PROJECT["classifiers"]
-        if line.startswith("Programming Language :: Python :: 3.")
-    ]
-    assert PROJECT["requires-python"] == f">={named[0].rpartition(':')[2].strip()}"
-    minors = [int(version.partition(".")[2]) for version in named]
-    assert minors == list(range(minors[0], minors[-1] + 1))

@@ -90,16 +90,6 @@ def answer(*words):
     return CliRunner().invoke(app, ["check", *map(str, words)], env={"COLUMNS": "80"})
 
 
-def test_the_log_alone_says_what_runs_but_not_where():
-    said = answer(LOG, "--cluster", "selene")
-    assert "Your run is normal: 1.10 s a step; we expect " in said.output
-    assert max(map(len, said.output.splitlines())) <= 80
-    assert "--cluster NAME" in str(answer(LOG).exception)
-    other = LOG.with_name("nemo2.log")
-    assert "flopcast import FILE -o run.yaml" in str(answer(other).exception)
-    assert "says its cluster" in str(answer(other, SCENARIO, "--cluster", "selene").exception)
-
-
 def test_a_time_by_hand_is_checked_as_a_log_is(own, tmp_path):
     """The step time alone has the verdict of a log of such steps; several count as a log's."""
     log = tmp_path / "run.csv"

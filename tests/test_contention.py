@@ -1,14 +1,8 @@
 """Messages that share links are never faster for it, and no loss is counted twice."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
-from wiring import laid_out
 
 from sim import estimate, load_scenario, simulate
-from sim.engines.program import priced_order
-from sim.engines.wire import shared_links
 from sim.pricing.layouts import cost_model
 from sim.schedules import get_schedule, schedule_names
 from sim.specs.hardware import LevelSpec, NetworkSpec
@@ -28,21 +22,6 @@ def on_tree(scenario, oversubscription=1.0, routing="adaptive", rails=True):
 @pytest.fixture(scope="module")
 def small(scenarios):
     return load_scenario(scenarios / "gpt-1t-3072-a100.yaml", SMALL)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "chunks", "beside", "zero_stage"),
-    [("chimera", 1, True, 0), ("dualpipe", 1, False, 1), ("dualpipe_v", 2, True, 1)],
-)
-def test_copies_and_pairs_are_played_too(small, schedule, chunks, beside, zero_stage):
-    """The same on a full tree, where next to nothing meets, and no shorter on one with an eighth of the cables."""
-    plan = small.plan.replace(schedule=schedule, num_chunks=chunks, zero_stage=zero_stage)
-    asked = small.replace(plan=plan, stack=small.stack.replace(overlap_p2p=beside, overlap_grad_reduce=beside))
-    alone, played = estimate(asked), simulate(asked, contention=True)
-    assert played.mean_s == pytest.approx(alone.step_time_s, rel=1e-4 if beside else 1e-9)
-    narrow = on_tree(asked, 8.0, "ecmp")
-    alone, played = estimate(narrow).step_time_s, simulate(narrow, contention=True).mean_s
-    assert played >= alone * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", [name for name in schedule_names()[::3] if not get_schedule(name).asynchronous])
@@ -87,23 +66,6 @@ def test_gradients_of_experts_cross_nodes_by_every_card(scenarios):
     assert carried["nic", "up"] == pytest.approx(32 * sent, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("streams", "times"), [(1, 1.0), (2, 2 * 0.53 / 0.96), (3, 3 * 0.53 / 0.96), (5, 5 * 0.53 / 0.96)]
-)
-def test_of_the_fitted_and_the_simulated_loss_the_greater_counts(small, streams, times):
-    """Reductions of so many ranks on one link: each is fitted to 53 % of it, all of them get 96 %."""
-    order, costs = priced_order(small)
-    traffic = laid_out(small, order, costs)
-    rank = int(traffic.reduce[0])
-    one = traffic.streams[rank]
-    cards = one.link[one.link_bytes > 0]
-    assert one.occupies.max() == pytest.approx(0.53 / 0.96, rel=0.01)  # but for latency and the ramp
-    alike = [replace(one, link=cards) for _ in range(streams)]
-    alone, loads = shared_links(alike, np.ones(len(traffic.health)))
-    busiest = loads.sum(axis=1).max(initial=0.0)
-    np.testing.assert_allclose(max(1.0, busiest) / alone, times, rtol=0.01)
-
-
 def test_a_fabric_measured_in_use_does_not_pay_twice(small):
     """Its own efficiencies are 14 % of the cards; links still carry what the profile's network reaches."""
     measured = {"network_efficiency": 0.14, "network_shared_efficiency": 0.14}
@@ -139,13 +101,3 @@ def test_a_group_does_not_meet_itself(scenarios, name):
     scenario = load_scenario(scenarios / f"{name}.yaml")
     alone = estimate(scenario).step_time_s
     assert simulate(scenario, contention=True).mean_s == pytest.approx(alone, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["megatron-2021/1.7b", "megatron-2019-8.3b-512-v100"])
-def test_one_slow_card_costs_no_more_than_a_machine_of_slow_cards(scenarios, name):
-    """Gradients pass through memory once however long they take, so that a delay is hidden better than the rest."""
-    file = scenarios / f"{name}.yaml"
-    rate = load_scenario(file).cluster.inter_node_bandwidth_bytes_per_s
-    slow = load_scenario(file, [f"cluster.inter_node_bandwidth={rate / 2} B/s"])
-    one = simulate(file, slow_links=["0.5@node0.nic0"]).mean_s
-    assert estimate(file).step_time_s < one <= 1.001 * estimate(slow).step_time_s

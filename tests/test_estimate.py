@@ -135,14 +135,6 @@ def test_activations_of_the_first_rank(name, scenarios):
     assert first == pytest.approx(model.num_layers * per_layer * more + mask * (model.dropout > 0), rel=0.01)
 
 
-def test_gpipe_keeps_every_microbatch_and_1f1b_only_as_many_as_ranks():
-    gpipe, one_f_one_b = (
-        estimate(changed(gpt3_on_96_gpus(60, 1), plan={"schedule": name})) for name in ("gpipe", "1f1b")
-    )
-    assert gpipe.memory[0].activations == pytest.approx(5 * one_f_one_b.memory[0].activations)
-    assert gpipe.step_time_s == pytest.approx(one_f_one_b.step_time_s, rel=0.02)
-
-
 def test_what_does_not_fit_is_said_and_what_helps_does(scenarios):
     scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", ["plan.recompute=none", "plan.schedule=gpipe"])
     answer = estimate(scenario)
@@ -170,29 +162,3 @@ def test_remedies_are_tried_before_they_are_offered(scenarios, changes, says):
     answer = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", changes))
     with pytest.raises(InfeasiblePlan, match=says):
         answer.require_fit()
-
-
-@pytest.mark.parametrize(
-    ("node", "changes", "words"),
-    [
-        ("dgx-h100", ["training.precision=mxfp8"], "H100-SXM5-80GB cannot multiply with one scale"),
-        ("dgx-h100", ["training.expert_skew=1"], "training.expert_skew changes nothing: model 'llama3-8b' has no experts"),
-        ("dgx-b200", ["training.precision=mxfp8"], ""),
-    ],
-)  # fmt: skip
-def test_what_has_no_effect_or_no_hardware_is_said(node, changes, words):
-    data = {"model": "llama3-8b", "cluster": {"node": node, "num_nodes": 1, "name": "one"}, "plan": {"dp": 8}}
-    data["plan"] |= {"zero_stage": 1}
-    data["training"] = {"global_batch_size": 64, "sequence_length": 4096}
-    said = estimate(build_scenario(data, changes)).assumptions
-    known = [line for line in said if "one scale" in line or "changes nothing" in line]
-    assert known == [] if not words else known[0].startswith(words)
-
-
-def test_the_host_is_waited_for_once_a_chunk_and_micro_batch(scenarios):
-    path = scenarios / "megatron-2021" / "529.6b.yaml"
-    waits = [
-        estimate(load_scenario(path, [f"stack.forward_setup={setup}"])).breakdown.seconds["host_wait"]
-        for setup in ("0 ms", "2 ms")
-    ]
-    assert waits == pytest.approx([0.0, 280 * 3 * 2e-3])

@@ -1,11 +1,12 @@
 """Answers are what they were: a change that moves one on purpose freezes them anew (`tests.frozen`) and says why."""
 
 import pytest
+from rows import forms
 
 from sim.schedules import schedule_names
 from tests.frozen.asking import ROOT
 from tests.frozen.comparing import ANSWERS, broken, differences, find, listed, read
-from tests.frozen.sections import short
+from tests.frozen.sections import short, whole
 
 
 @pytest.fixture(scope="module")
@@ -13,8 +14,9 @@ def then():
     return read(ANSWERS)
 
 
-def test_answers_are_as_frozen(then):
-    for section, now in find(short()).items():
+@forms("jobs", short, whole)
+def test_answers_are_as_frozen(then, jobs):
+    for section, now in find(jobs()).items():
         found = differences({name: then[section].get(name) for name in now}, now)
         assert not found, "\n".join(listed(section, len(now), found, 20))
 

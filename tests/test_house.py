@@ -145,23 +145,6 @@ def test_every_package_is_on_the_map() -> None:
     assert not {name for name in packages if f"`sim/{name}`" not in text}
 
 
-def test_rules_of_the_cost_model_stand_once() -> None:
-    rules = "end_of_step|exposed_reduction|exposed_gather|without_flush|once_a_step|price_stages|peak_memory"
-    texts = [path.read_text() for path in (ROOT / "sim").rglob("*.py")]
-    found = [name for text in texts for name in re.findall(rf"^def ({rules})\(", text, re.MULTILINE)]
-    assert sorted(found) == sorted(rules.split("|"))
-
-
-def test_what_compute_hides_is_a_share_in_one_place() -> None:
-    """Of a whole step's reductions and gathers; collectives within actions have theirs in `sim.costs.collectives`."""
-    places = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "sim").rglob("*.py")
-        if re.search(r"hidden_share \* np\.(clip|minimum)", path.read_text())
-    }
-    assert places == {"sim/engines/program.py"}
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("test_*.py")), ids=lambda path: path.stem)
 def test_a_benchmark_can_be_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(path.parent))

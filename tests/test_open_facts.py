@@ -3,7 +3,7 @@
 import pytest
 
 from sim import estimate, load_scenario
-from sim.assumptions import TELLING, open_facts
+from sim.assumptions import TELLING
 from sim.specs.loading import _OPEN
 from sim.specs.yaml12 import load_yaml
 
@@ -35,11 +35,3 @@ def test_every_fact_that_may_be_open_has_values():
     table = load_yaml(TABLE)
     assert set(table) == set(_OPEN)
     assert all(len(each["values"]) > 1 and each["ask"] for each in table.values())
-
-
-def test_what_cannot_be_is_no_value():
-    """A value that the scenario refuses, or that makes no difference, is left out."""
-    scenario = load_scenario(SCENARIO, [UNKNOWN])
-    assert open_facts(scenario, 1.0, lambda other: 1.0) == ()
-    (only,) = open_facts(scenario, 1.0, lambda other: 2.0 if other.stack.compiled else 1.0)
-    assert (only.field, only.low_s, only.high_s) == ("stack.compiled", 1.0, 2.0)

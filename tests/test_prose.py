@@ -3,7 +3,7 @@
 import textwrap
 
 import pytest
-from prose import CLIPPED, LONGEST, PRIVATE, docstrings, names, of_code, of_pages, outputs, sentences, strings
+from prose import CLIPPED, LONGEST, PRIVATE, docstrings, names, of_code, of_pages, sentences
 from rows import forms
 
 
@@ -46,25 +46,3 @@ def test_docstrings_of_fields_and_constants_count_too(tmp_path):
 )
 def test_words_of_sentences_are_counted(text, lengths):
     assert [length for length, _ in sentences(text) if length] == lengths
-
-
-def test_strings_are_sentences_of_eight_words_and_no_docstrings(tmp_path):
-    path = tmp_path / "room.py"
-    path.write_text(
-        'def f(x):\n    """A docstring of eight words or more is not a string here."""\n'
-        '    return f"no plan of {x} layers fits in so little memory" if x else "too short to count"\n',
-        encoding="utf-8",
-    )
-    assert [text for _, text in strings(path)] == ["no plan of {} layers fits in so little memory"]
-
-
-def test_outputs_are_sentences_over_several_lines():
-    page = (
-        "```text part\nHow sure    like others\n"
-        "This sentence goes on and on until the line of the terminal is full and\nends here. And another.\n```\n"
-    )
-    found = list(outputs(page))
-    assert found == [
-        "This sentence goes on and on until the line of the terminal is full and ends here.",
-        "And another.",
-    ]

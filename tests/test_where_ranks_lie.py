@@ -10,7 +10,6 @@ from rows import rows
 from sim import build_scenario, estimate, simulate
 from sim.engines import run
 from sim.engines.program import priced_order, program_of
-from sim.errors import SpecError
 from sim.reliability.state import state_of
 from sim.scaling.run import goal_of
 from sim.scaling.training_time import shortest
@@ -48,15 +47,6 @@ def test_fewer_cables_up_never_make_the_default_answer_faster(placement, routing
     assert all(more >= less * (1 - 1e-12) for less, more in pairwise(steps))
     if not rails:
         assert steps[-1] > 1.002 * steps[0]
-
-
-def test_nothing_is_lost_where_order_and_nodes_are_the_usual():
-    plain = {**DATA, "cluster": "superpod-h100"}
-    for name in ("plan.placement=tp-cp-dp-pp", "cluster.fragmentation=0"):
-        assert estimate(build_scenario(plain, [name])).step_time_s == estimate(build_scenario(plain)).step_time_s
-    # One replica of everything but pipelines: their order is all the same.
-    alone = [step("plan.tp=1", "plan.dp=1", "plan.pp=16", f"plan.placement={each}", ratio=4.0) for each in PLACEMENTS]
-    assert len(set(alone)) == 1
 
 
 @rows(
@@ -112,22 +102,6 @@ def test_a_plan_whose_ranks_lie_otherwise_is_said_to_be_outside_a_search():
     result = search(scenario, gpus=(64, 64), top=1)
     other = scenario.replace(plan=scenario.plan.replace(placement="tp-cp-pp-dp"))
     assert "-s plan.placement=tp-cp-pp-dp" in rank_plan(result, other, steps=False).ruled_out
-
-
-def test_answers_say_where_ranks_sit():
-    said = " ".join(estimate(asked("plan.placement=tp-cp-pp-dp", "cluster.fragmentation=0.5", nodes=64)).assumptions)
-    assert "tp-cp-pp-dp" in said
-    assert "50% of the job's nodes" in said
-    plain = " ".join(estimate(asked(nodes=64)).assumptions)
-    assert "ranks are placed" not in plain
-    assert "of the job's nodes" not in plain
-
-
-def test_mistakes_are_explained():
-    with pytest.raises(SpecError, match=r"placement 'tp-pp' must name each of tp, cp, dp and pp once.*tp-cp-pp-dp"):
-        asked("plan.placement=tp-pp")
-    with pytest.raises(SpecError, match=r"fragmentation 1\.5 is a share of a job's nodes; give a number from 0 to 1"):
-        asked("cluster.fragmentation=1.5")
 
 
 @pytest.mark.thorough

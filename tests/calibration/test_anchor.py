@@ -13,7 +13,6 @@ from flopcast_calibration.readers.cases import run_of
 from sim import build_scenario, estimate, load_scenario
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
-from sim.specs.presets import load_file_as_preset, split_profile
 from sim.specs.yaml12 import load_yaml
 from sim.units import show_time
 
@@ -40,23 +39,6 @@ def test_the_estimate_moves_to_what_was_measured_and_others_with_it(anchored):
     assert after == pytest.approx(measured, rel=0.05)
     kin = ROOT / "scenarios" / "megatron-2021" / "3.6b.yaml"
     assert estimate(load_scenario(kin, (), str(out))).step_time_s > 1.03 * estimate(load_scenario(kin)).step_time_s
-
-
-def test_the_same_for_machines(anchored, tmp_path):
-    out, _, measured = anchored
-    words = ["anchor", str(SMALL), "--measured", f"{measured} s", "-o", str(tmp_path / "mine.yaml"), "--json"]
-    found = json.loads(CliRunner().invoke(app, words).stdout)
-    assert found["runs"][0]["measured_s"] == pytest.approx(float(measured))
-    assert found["runs"][0]["after_s"] == pytest.approx(float(measured), rel=0.1)
-    assert {item["parameter"] for item in found["moved"]}.isdisjoint(found["not_moved"])
-    assert Path(found["profile"]).read_text() == out.read_text()
-
-
-def test_only_what_the_step_depends_on_moved(anchored):
-    profile, stack = split_profile(load_file_as_preset(anchored[0]))
-    assert profile["attention"]["backward_efficiency"] == 0.5  # the scenario's attention is not fused
-    assert set(stack) <= {"elementwise_rate", "kernel_launch", "backward_launch", "collective_launch", "step_setup", "forward_setup"}  # fmt: skip
-    assert stack["elementwise_rate"] < 1
 
 
 @pytest.mark.parametrize("verb", mostly_thorough(["estimate", "search", "train", "report"], ("estimate",)))
@@ -122,21 +104,6 @@ def test_repeats_of_one_scenario_are_one_run(tmp_path):
         assert result.exit_code == 0, result.output
         assert f"measured {show_time(1.1 * step_s)}" in result.output
         assert len(load_scenario(SMALL, (), str(out)).profile.provenance.measured) == 1
-
-
-def test_several_runs_and_the_next(tmp_path):
-    out = tmp_path / "mine"
-    times = [1.2 * estimate(load_scenario(path)).step_time_s for path in (SMALL, KIN)]
-    result = run(SMALL, KIN, "--measured", f"{times[0]} s", "--measured", f"{times[1]} s", "-o", out)
-    assert result.exit_code == 0, result.output
-    assert f"1.7b: step time: measured {times[0]:#.3g} s" in result.output
-    profile = tmp_path / "mine.yaml"  # profiles are files of YAML
-    assert len(load_scenario(KIN, (), str(profile)).profile.provenance.measured) == 2
-    after = result.output.partition("next:")[2]
-    if after:
-        words = shlex.split(after.splitlines()[-1])
-        answer = CliRunner().invoke(app, words[1:])
-        assert answer.exit_code == 0, answer.output  # it fits
 
 
 def test_what_values_cannot_explain_is_said_and_does_not_count(tmp_path):

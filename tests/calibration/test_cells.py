@@ -11,7 +11,6 @@ from flopcast_calibration.readers.cells import (
     named_in,
     names,
     override_cells,
-    with_fields,
 )
 from flopcast_calibration.readers.described import framework_name, machine_of, model_named
 from flopcast_calibration.readers.families import family_of
@@ -76,12 +75,6 @@ def test_names_of_machines(run_row):
     assert entries == [], "say in `expected` how a table writes them"
     for gpu in ("", "TPU v4", "A10G", "RTX A1000", "MI250", "P100"):
         assert read_run(run_row(gpu=gpu), "").skipped.startswith(f"unknown GPU {gpu!r}; known: V100"), gpu
-
-
-DATA = {
-    "model": "gpt-1.7b", "plan": {}, "profile": "datasheet",
-    "training": {"global_batch_size": 1, "sequence_length": 1024, "precision": "fp16"},
-}  # fmt: skip
 
 
 def test_links(run_row):
@@ -175,14 +168,6 @@ def test_kernels_have_a_column(run_row):
     assert "kernel 'magic' is not one of torch, " in read_run(run_row(kernel="magic"), "").skipped
 
 
-def test_a_fused_kernel_is_cudnns_where_megatron_has_an_option_for_it(run_row):
-    def attention(framework):
-        return read_run(run_row(kernel="fused", framework=framework), "").scenario.stack.attention
-
-    assert attention("Megatron-LM core_r0.12") == "flash"
-    assert attention("Megatron-LM 2023-05") == attention("Aleph Alpha in-house") == "math"
-
-
 def test_notes_set_nothing(runs_file, run_row):
     said = "natural routing; recompute norm,act; attention/norm kernel: torch; LoRA rank 16; vp=4 ONE layer; NVFP4"
     plain, noted = read_training_runs(runs_file([run_row(), run_row(notes=said)]))
@@ -230,13 +215,6 @@ def test_overrides_win_over_cells(runs_file, run_row):
     assert (before.tp, after.tp, after.num_gpus) == (1, 4, before.num_gpus)
 
 
-def test_fields_laid_over_a_preset_s_name_is_a_section_that_differs():
-    assert with_fields({"profile": "a100", "a": {"b": 1}}, {"profile": {"gpu": "x"}, "a": {"c": 2}}) == {
-        "profile": {"preset": "a100", "gpu": "x"},
-        "a": {"b": 1, "c": 2},
-    }
-
-
 def test_shares_of_peak(run_row):
     recomputing = {"recompute": "full", "precision": "bf16"}
     seconds = read_run(run_row(**recomputing), "").scenario
@@ -253,12 +231,6 @@ def test_shares_of_peak(run_row):
     share = {"measured_unit": "mfu_pct", "measured_value": 40, "flops_convention": "causal attention halved"}
     halved = read_run(run_row(**share, **recomputing), "")
     assert halved.step_time_s(halved.scenario) < model_flop(seconds.model, seconds.training) / (0.4 * peak * gpus)
-
-
-def test_tokens_of_a_node(run_row):
-    run = read_run(run_row(measured_unit="tokens_per_s_per_node", measured_value=1000), "")
-    nodes = run.scenario.plan.num_gpus / run.scenario.cluster.node.gpus_per_node
-    assert run.step_time_s(run.scenario) == pytest.approx(run.scenario.training.tokens_per_step / nodes / 1000)
 
 
 def test_a_known_model_needs_no_sizes_and_gives_way_to_a_row_s(run_row):

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import flopcast_calibration
-from flopcast_calibration.bench.run import run_suite, small_first
-from flopcast_calibration.bench.suite import kernel_cases
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.measurement import MeasurementSet
 from flopcast_calibration.node import measured_cluster
@@ -52,17 +50,3 @@ def test_a_dot_for_every_measurement(dgx):
     dots = [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
     assert [len(each) for each in dots] == [8, 14]
     assert dots[1] == pytest.approx(100 * np.expm1(dgx[0].fits["nvlink"].residuals))
-
-
-def test_small_kernels_of_every_kind_come_first():
-    cases = kernel_cases("cpu", quick=True)
-    ordered = small_first(cases)
-    assert sorted(map(id, ordered)) == sorted(map(id, cases))
-    gemms = [case.shape["m"] * case.shape["n"] * case.shape["k"] for case in ordered if case.kind == "gemm"]
-    assert gemms == sorted(gemms)
-    assert {case.kind for case in ordered[: len(ordered) // 2]} >= {"gemm", "bmm", "attention", "memory", "launch"}
-
-
-def test_a_suite_without_time_measures_nothing(tmp_path):
-    pytest.importorskip("torch")
-    assert run_suite(tmp_path / "mine.jsonl", "cpu", quick=True, ranks=1, within_s=0.0).measurements == ()

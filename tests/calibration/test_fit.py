@@ -131,13 +131,6 @@ def test_unaligned_multiplies_set_the_rates_of_the_bounds_that_they_meet():
     assert found["max_efficiency"] == pytest.approx(GEMM_TRUTHS[0]["max_efficiency"], rel=0.05)
 
 
-def test_without_much_data_the_prior_holds():
-    (point,) = multiplies(GEMM_TRUTHS[0])[:1]
-    found = fit_gemm([point], A100, "fp16").params
-    assert found["tile_exponent"] == pytest.approx(0.2, abs=0.15)
-    assert found["wave_quantisation"] == pytest.approx(0.6, abs=0.4)
-
-
 @pytest.mark.parametrize("part", ["gemm", "nvlink"])
 def test_shipped_a100_profile_is_the_fit_of_published_measurements(part, measurements):
     _, fit = refit.refit("a100", measurements)[part]

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from flopcast_calibration.cli import app
 from flopcast_calibration.from_runs import fit_runs, predict
-from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.training_runs import read_run
 from flopcast_calibration.write import write_runs_profile
 from sim import estimate, load_scenario
@@ -64,15 +63,6 @@ def test_what_the_runs_cannot_tell_stays_and_says_so(fit):
     assert network.width == pytest.approx(network.prior_width, rel=1e-3)
 
 
-def test_bounds_are_kept(runs):
-    for factor in (0.05, 20.0):
-        faster = [replace(run, measured=run.measured * factor) for run in runs[::4]]
-        fit = fit_runs(faster, list(priors())[:4])
-        for parameter in fit.parameters:
-            known = priors()[parameter.name]
-            assert known.lower <= parameter.value <= known.upper
-
-
 def test_runs_that_cannot_be_simulated_are_left_out(runs):
     scenario = runs[1].choices[0]
     broken = replace(
@@ -82,13 +72,6 @@ def test_runs_that_cannot_be_simulated_are_left_out(runs):
     for nothing in ([broken], []):
         with pytest.raises(FlopcastError, match="no run can be modelled"):
             fit_runs(nothing, ["gemm.max_efficiency"])
-
-
-def test_derived_launches_keep_their_ratio(runs):
-    scenario = runs[0].choices[0]
-    doubled = with_values(scenario, {"stack.kernel_launch_s": 2 * scenario.stack.kernel_launch_s})
-    assert doubled.stack.backward_launch_s == pytest.approx(2 * scenario.stack.backward_launch_s)
-    assert doubled.profile == scenario.profile
 
 
 def test_values_of_single_precisions_and_collectives_move_along():
@@ -128,20 +111,6 @@ def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
     assert stack == {"kernel_launch": f"{fit.values['stack.kernel_launch_s']:.5g} s"}
     text = (tmp_path / "mine.yaml").read_text()
     assert text.count("hardly narrow") == sum(not each.identified for each in fit.parameters)
-
-
-def test_runs_at_one_place_pull_as_one_where_there_are_many(fit, tmp_path, monkeypatch):
-    """The file has a run a place then, and the same values for every scenario."""
-    places = {tuple(place.items()) for place in fit.drawn.places}
-    told = []
-    for most in (50, 4):
-        monkeypatch.setattr("flopcast_calibration.write.MOST_RUNS", most)
-        write_runs_profile(fit, tmp_path / "mine.yaml", "runs.csv")
-        told.append(split_profile(load_file_as_preset(tmp_path / "mine.yaml"))[0]["provenance"]["measured"])
-    assert [len(each) for each in told] == [len(fit.runs), len(places)]
-    for name in ("gemm.max_efficiency", "stack.kernel_launch_s"):
-        one, other = (sum(run["pulls"][name] for run in each) for each in told)
-        assert one == pytest.approx(other, rel=1e-3)
 
 
 # The command line

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from flopcast_calibration.bench import ranks, timing
+from flopcast_calibration.bench import ranks
 from flopcast_calibration.bench.ranks import Job, launched_job
 from flopcast_calibration.bench.telemetry import Telemetry, parse_line
 from flopcast_calibration.measurement import Journal, read_journal
@@ -89,27 +89,6 @@ def test_without_the_tool_nothing_is_told():
     assert telemetry.during(0, time.monotonic()) == {}
     telemetry.close()
     assert parse_line("0, 1755, 1980", 0.0) is None
-
-
-def test_what_a_graph_cannot_hold_is_timed_with_its_launches(monkeypatch):
-    import torch
-
-    class Refusing:
-        def __enter__(self):
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-        def __exit__(self, *_):
-            return False
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: Refusing())
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    assert timing.captured(lambda: None, 3) is None
-
-
-def test_a_device_that_runs_nothing_is_no_time():
-    with pytest.raises(RuntimeError, match=r"the clock shows 0.0 s"):
-        timing.summarise([0.0] * 5)
 
 
 SHAPE = {"operation": "all_reduce", "num_ranks": 8, "nbytes": 1024}

@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.build import calibrate, left_out
-from flopcast_calibration.fit.kernels import LaunchPoint, fit_launch
 from flopcast_calibration.fit.links import (
     AllReducePoint,
-    PairPoint,
     drawn_to,
     fit_all_reduce,
-    fit_hidden_share,
-    fit_p2p,
 )
-from flopcast_calibration.fit.solve import bootstrap
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
@@ -32,40 +27,6 @@ NODE = ClusterSpec.read(resolve({"name": "node", "node": "dgx-a100-80gb", "num_n
 BASE = Profile.read(load_preset("profiles", "a100"), "a100")
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"
-
-
-def noisy(times, noise=0.02, seed=0):
-    return times * np.exp(noise * np.random.default_rng(seed).standard_normal(len(times)))
-
-
-@pytest.mark.parametrize("share", [0.2, 0.55, 0.95])
-def test_hidden_share_is_found_whichever_of_the_two_is_longer(share):
-    gemm, collective = np.array([1, 2, 3, 5, 8, 2.0]) * 1e-3, np.array([2, 2, 1, 6, 2, 9.0]) * 1e-3
-    both = noisy(gemm + collective - share * np.minimum(gemm, collective), 0.01)
-    points = [PairPoint(*row) for row in zip(gemm, collective, both, strict=True)]
-    assert fit_hidden_share(points).params["hidden_share"] == pytest.approx(share, abs=0.05)
-    low, high = bootstrap(points, fit_hidden_share, 20)["hidden_share"]
-    assert low - 0.03 <= share <= high + 0.03
-
-
-def test_p2p_efficiency_is_the_bandwidth_of_large_sends_whatever_small_ones_cost():
-    link = BASE.nvlink.replace(p2p_efficiency=0.63)
-    nbytes = 2.0 ** np.arange(10, 31)
-    fabric = Fabric(link, link, NODE.node.nvlink_bandwidth_bytes_per_s, 1.0)
-    times = noisy(send(nbytes, False, fabric) + 3e-5)  # a latency that all-reduces do not have
-    found = fit_p2p(
-        [AllReducePoint(2, *row) for row in zip(nbytes, times, strict=True)],
-        link,
-        NODE.node.nvlink_bandwidth_bytes_per_s,
-    )
-    assert found.params["p2p_efficiency"] == pytest.approx(0.63, rel=0.03)
-    assert found.median_error > 0.1  # the simulator's own formula misses that latency, and says so
-
-
-def test_host_time_a_kernel_is_that_of_modules_where_they_were_measured():
-    bare, modules = LaunchPoint(1, 5e-6), LaunchPoint(64, 64 * 2e-5, framework=True)
-    assert fit_launch([bare]).params["kernel_launch_s"] == pytest.approx(5e-6)
-    assert fit_launch([bare, modules]).params["kernel_launch_s"] == pytest.approx(2e-5)
 
 
 def several_ranks(**given):
@@ -135,18 +96,6 @@ def test_every_part_reaches_the_profile_its_file_and_the_estimate(tmp_path):
     usual = load_scenario(SCENARIO)
     assert cost_model(answer.scenario).compute.kernel_launch_s == pytest.approx(5e-4)
     assert cost_model(usual).compute.kernel_launch_s == usual.stack.kernel_launch_s
-
-
-def test_every_estimate_warns_of_a_poor_fit_and_of_sequences_nobody_measured():
-    scenario = load_scenario(SCENARIOS / "llama3-405b-16384-h100.yaml")
-    attention = scenario.profile.attention.replace(measured_length=(256, 1024))
-    poor = scenario.profile.replace(residuals={"gemm": 0.05, "send": 0.4}, attention=attention)
-    scenario = scenario.replace(profile=poor)
-    said = "\n".join(estimate(scenario).assumptions)
-    assert "profile h100 fits its own data poorly: send 40% median error" in said
-    assert "gemm 5%" not in said
-    assert "extrapolated: attention over 8,192 tokens" in said
-    assert "fits its own data poorly" not in "\n".join(estimate(load_scenario(SCENARIO)).assumptions)
 
 
 def test_a_machine_that_is_the_profile_s_own_leaves_the_profile_as_it_is():

@@ -21,7 +21,6 @@ DATA = ROOT / "calibration" / "data"
 BASE = Profile.read(load_preset("profiles", "a100"), "a100")
 NODE = measured_cluster({}, "dgx-a100-80gb")
 TRILLION = ROOT / "scenarios" / "gpt-1t-3072-a100.yaml"
-GPT3 = ROOT / "scenarios" / "gpt3-175b-1024-a100.yaml"
 
 
 def fitted(*names, base=BASE):
@@ -58,39 +57,7 @@ def test_the_trillion_from_public_logs_alone():
     assert result.profile.provenance.network_gpus == 128
 
 
-def test_links_alone_keep_the_kernels_of_the_base():
-    result = fitted("azure-a100-all-reduce.csv")
-    assert set(result.fits) == {"network"}
-    assert result.profile.gemm == BASE.gemm
-    assert result.profile.nvlink == BASE.nvlink
-    assert "gemm" in result.not_measured
-
-
-def test_an_answer_says_where_its_network_was_measured():
-    profile = fitted("azure-a100-all-reduce.csv").profile
-    profile = profile.replace(provenance=profile.provenance.replace(network_measured_on="16 nodes"))
-    said = [
-        line
-        for line in estimate(load_scenario(GPT3).replace(profile=profile)).assumptions
-        if "measured its network" in line
-    ]
-    assert said == ["profile logs measured its network on 16 nodes, up to 128 GPUs"]
-    slower = load_scenario(GPT3, ["cluster.inter_node_bandwidth=100 Gbit/s"]).replace(profile=profile)
-    (line,) = (line for line in estimate(slower).assumptions if "measured its network" in line)
-    assert "with 200 Gbit/s per GPU; this cluster has 100 Gbit/s" in line
-
-
 TWO_HOSTS = (Path(__file__).parent / "logs" / "nccl-two-hosts.txt").read_text(encoding="utf-8")
-
-
-def test_two_hosts_with_a_gpu_each_are_a_network(tmp_path):
-    log = tmp_path / "two.txt"
-    log.write_text(TWO_HOSTS)
-    read = read_measurements(log)
-    result = calibrate("two", MeasurementSet(read.machine, read.measurements), NODE, BASE, draws=1)
-    assert set(result.fits) == {"network"}
-    usual, mine = (estimate(load_scenario(GPT3).replace(profile=each)).step_time_s for each in (BASE, result.profile))
-    assert mine == pytest.approx(usual, rel=0.05)  # 251 s when it was taken for an NVLink
 
 
 def collective(time_s, **given):

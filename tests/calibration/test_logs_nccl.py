@@ -219,12 +219,6 @@ def test_hostile_logs(read, change, says):
         read(change(text))
 
 
-def test_unlike_groups_are_refused(read):
-    listed = rank_lines(("a", "b"), 4, groups=lambda rank: int(rank == 7))
-    with pytest.raises(ProfileError, match=r"unlike .7 ranks in group 0, 1 ranks in group 1"):
-        read(run(listed=listed))
-
-
 def entry(rank, host="a", device=0, name="NVIDIA H100 80GB HBM3", group=0):
     return {
         "rank": rank, "group": group, "pid": 7 + rank, "hostname": host, "device": device,

@@ -9,10 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_stand_in import StandIn, gpu  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from flopcast_calibration.bench import collectives, interference, run, timing  # noqa: E402
-from flopcast_calibration.bench.formats import FORMATS, _numbers, _scales, scaled_case  # noqa: E402
 from flopcast_calibration.bench.run import run_suite  # noqa: E402
 from flopcast_calibration.build import calibrate  # noqa: E402
 from flopcast_calibration.node import measured_cluster  # noqa: E402
@@ -93,17 +91,6 @@ def test_one_gpu_gives_back_what_timed_it(tmp_path, monkeypatch):
     assert any("grouped of experts" in line for line in result.left_out)
 
 
-@pytest.mark.thorough
-def test_short_kernels_are_timed_without_their_launches(tmp_path, monkeypatch):
-    """Launched one by one they would seem to take as long as the host's launch."""
-    few_kernels(monkeypatch, "memory", "gemm", "launch")
-    slow_host = StandIn(NODE, TRUTH, launch_s=2e-5)
-    data = measured(tmp_path, monkeypatch, slow_host)
-    found = calibrate("mine", data, NODE, BASE, draws=1).profile
-    assert found.gemm.kernel_floor_s == pytest.approx(TRUTH.gemm.kernel_floor_s, rel=0.1)
-    assert found.host.kernel_launch_s == pytest.approx(2e-5, rel=0.05)
-
-
 @pytest.fixture
 def no_kernels(monkeypatch):
     monkeypatch.setattr(run, "kernel_cases", lambda *_: [])
@@ -141,32 +128,6 @@ def test_a_node_that_is_busy_everywhere_is_slower_than_one_gpu_of_it(tmp_path, m
     hot = dataclasses.replace(data, measurements=tuple(hot))
     cool, warm = (calibrate("mine", each, NODE, BASE, draws=1).profile.gemm.max_efficiency for each in (data, hot))
     assert warm == pytest.approx(cool / 1.25, rel=0.03)
-
-
-@pytest.mark.thorough
-def test_v100_is_measured_in_the_precision_it_has(tmp_path, monkeypatch):
-    node = measured_cluster({}, "dgx-1v")
-    truth = Profile.read(load_preset("profiles", "v100"), "v100")
-    few_kernels(monkeypatch, "gemm", "attention", "grouped")
-    data = measured(tmp_path, monkeypatch, StandIn(node, truth), "Tesla V100-SXM2-32GB", (7, 0))
-    assert {item.shape["dtype"] for item in data.of("gemm")} == {"float16"}
-    assert {item.shape["backend"] for item in data.of("attention")} == {"EFFICIENT_ATTENTION"}
-    assert not data.of("grouped")
-    found = calibrate("mine", data, measured_cluster(data.machine), BASE, draws=1).profile
-    assert found.gemm.max_efficiency == pytest.approx(truth.gemm.max_efficiency, rel=0.05)
-
-
-def test_blackwell_multiplies_in_blocks_of_8_and_4_bits():
-    for name, bits in (("mxfp8", 8), ("nvfp4", 4)):
-        case = scaled_case(256, 512, 1024, name)
-        with FakeTensorMode():
-            left, right = _numbers("cpu", name, 256, 1024), _numbers("cpu", name, 512, 1024)
-            assert left.numel() * left.element_size() * 8 == 256 * 1024 * bits
-            block = FORMATS[name][2]
-            # A scale for every block, padded to tiles of 128 rows and 4 columns (cuBLAS's layout).
-            assert _scales("cpu", name, 200, 1024, block).numel() == 256 * (1024 // block)
-            assert right.shape[0] == 512
-        assert case.shape["dtype"] == name
 
 
 def test_what_the_gpu_cannot_do_is_noted_skipped_and_not_met_again(tmp_path, monkeypatch):

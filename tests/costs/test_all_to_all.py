@@ -5,8 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rows import rows
 
 from sim.costs.collectives import Fabric, all_gather, all_reduce, all_to_all, reduce_scatter
@@ -47,18 +45,6 @@ def test_published_bus_bandwidth(cluster, profile, gpus, per_domain, busbw):
 @pytest.fixture(scope="module")
 def fabric():
     return fabric_of("superpod-h100", "h100")
-
-
-sizes = st.sampled_from([(8, 8), (16, 8), (64, 8), (4, 1), (2, 1)])
-
-
-@given(sizes, st.floats(1e3, 1e10), st.integers(1, 8))
-def test_crossing_once_is_never_slower_than_crossing_for_each(fabric, size, nbytes, copies):
-    group = Group(*size)
-    plain, deduplicated = (float(all_to_all(nbytes, group, fabric, each)) for each in (1, copies))
-    assert 0 < plain < np.inf
-    if group.num_domains > 1 and group.per_domain == 1:  # nobody to hand on to
-        assert deduplicated <= plain * (1 + 1e-9)
 
 
 def test_tokens_reach_every_gpu_once(fabric):
@@ -127,12 +113,3 @@ def test_sharing_the_network_is_never_faster_than_having_it_alone(name, operatio
             COLLECTIVES[operation](nbytes, replace(group, shares_network=shares), benchmark) for shares in (False, True)
         )
         assert beside >= alone * (1 - 1e-12), (link.of(operation).efficiency, group, nbytes)
-
-
-def test_what_many_groups_of_an_operation_reach_counts_where_it_was_measured():
-    link = PROFILES["h100"].network
-    exchange = link.operations["all_to_all"].replace(shared_efficiency=0.5)
-    found = link.replace(operations={"all_to_all": exchange})
-    assert (float(found.of("all_to_all").in_training(True)), float(found.in_training(True))) == (0.5, 0.64)
-    half = found.scaled(0.5)  # another fabric: everything reaches half as much
-    assert float(half.of("all_to_all").in_training(True)) == 0.25

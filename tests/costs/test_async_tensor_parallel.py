@@ -31,12 +31,6 @@ def test_forwards_gain_what_pytorch_measured(model, gain):
     assert 1.057 < sum(off) / sum(on) < 1.16
 
 
-@rows("changes", [{"tp": 1}, {"sequence_parallel": False}])
-def test_nothing_arrives_in_pieces_of_whole_sequences(changes):
-    off, on = both(**changes)
-    assert off.passes == on.passes
-
-
 def test_a_gather_hides_behind_all_pieces_but_one():
     costs, group = cost_model(scenario()), Group(8, 8)
     gather = Collective("gather", "all_gather", 1e8, multiply="multiply", pieces=8)
@@ -49,14 +43,6 @@ def test_a_gather_hides_behind_all_pieces_but_one():
     assert exposed(whole / 2) == pytest.approx(whole - whole / 2 * 7 / 8)
     assert exposed(whole, gather._replace(multiply="")) == pytest.approx(whole)
     assert exposed(1.0, group=Group(16, 8)) == pytest.approx(float(all_gather(1e8, Group(16, 8), costs.fabric)))
-
-
-def test_of_a_scatter_the_last_piece_and_its_multiprocessors_are_left():
-    costs, group = cost_model(scenario()), Group(8, 8)
-    scatter = Collective("scatter", "reduce_scatter", 1e8, multiply="multiply", pieces=4, sms=16)
-    whole = float(all_gather(1e8, group, costs.fabric))
-    found = float(piece_by_piece(scatter, np.float64(2 * whole), costs.compute, group, costs.fabric))
-    assert found == pytest.approx(whole / 4 + 2 * whole * 16 / (costs.compute.gpu.num_sms - 16))
 
 
 def test_beside_user_buffers_multiplies_keep_the_multiprocessors_that_nccl_would_hold():

@@ -46,12 +46,6 @@ def test_one_graph_a_layer_and_pass_and_the_rest_by_the_host():
     assert {item.module for item in work.forward.collectives if item.graphed} == {"attn"}
 
 
-def test_what_a_layer_does_not_have_is_no_graph():
-    one = scenario_of(GPT, scoped("moe_router", "mamba"))
-    assert layer_work(one.model, one.stack, CUT).forward.graphs == 0
-    assert step(one) == step(scenario_of(GPT))
-
-
 def test_host_time_by_hand():
     """Launches of what is outside, three for each graph, and the time between the kernels inside."""
     from sim.pricing.layouts import cost_model

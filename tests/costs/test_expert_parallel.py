@@ -5,11 +5,8 @@ from asked import asked
 
 from sim.estimate import estimate
 from sim.foreign.exporters import export_scenario
-from sim.pricing.layouts import cut_of
 from sim.pricing.stages import stage_costs
 from sim.specs import load_scenario
-from sim.work.experts import GRADIENT_LAUNCHES, GROUPED_LAUNCHES
-from sim.work.layers import FIRST_KIND, block_operations
 from sim.work.operations import Cause
 from sim.work.routing import share_alone
 from tests.rows import rows
@@ -125,18 +122,3 @@ def test_exchanges_that_the_gpu_does_not_wait_for(stack, adds):
     plain, changed = passes(), passes(**stack)
     exchange = plain[0, Cause.EXPERT_PARALLEL] / 2
     assert (changed - plain)[1, Cause.RECOMPUTE] == pytest.approx(adds * exchange, rel=0.25, abs=1e-9)
-
-
-def test_frozen_experts_need_no_hooks_for_their_gradients():
-    """Launches of the weights' gradients: two grouped multiplies, and a hook an expert, whose copy FSDP adds."""
-
-    def launches(adapters, **stack):
-        given = scenario().replace(training=scenario().training.replace(adapter_rank=adapters))
-        given = given.replace(stack=given.stack.replace(**stack))
-        layer = block_operations(given.model, given.stack, cut_of(given))[FIRST_KIND]
-        found = (each for each in layer.operations if each.name in ("experts up", "experts down"))
-        return sum(kernel.kernels for each in found for kernel in each.weight_grad)
-
-    assert launches(0) == 2 * (1 + 64 * (GROUPED_LAUNCHES[True][1] + GRADIENT_LAUNCHES))
-    assert launches(8) == 0
-    assert launches(0, fused_gradient_accumulation=False) == launches(0) + 2 * 64

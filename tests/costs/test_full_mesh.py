@@ -50,17 +50,6 @@ def test_all_reduces_of_a_gigabyte_as_rccl_measures_them(node, nodes, busbw_gb_p
 
 
 @pytest.mark.parametrize(
-    ("node", "bandwidth"),
-    [("rtx-4090-8", "32 GB/s"), ("rtx-5090-8", "64 GB/s"), ("rtx-3090-8", "32 GB/s"), ("rtx-5060-ti-8", "32 GB/s")],
-)
-def test_cards_without_peer_to_peer_talk_half_as_fast_as_with_it(node, bandwidth):
-    without, peers = fabric(node)[0], fabric(node, nvlink_bandwidth=bandwidth)[0]
-    for collective in (all_reduce, all_gather, all_to_all):
-        slower = collective(LARGE, Group(8, 8), without) / collective(LARGE, Group(8, 8), peers)
-        assert slower == pytest.approx(2, rel=0.01)
-
-
-@pytest.mark.parametrize(
     ("bridged", "through_host"),
     [("rtx-3090-nvlink-2", "rtx-3090-8"), ("rtx-a6000-nvlink-2", "rtx-a6000-8"), ("a40-nvlink-2", "a40-8"),
      ("a100-pcie-nvlink-2", "a100-pcie-8"), ("h100-nvl-2", "h100-pcie-8"), ("h200-nvl-4", "h100-pcie-8")],

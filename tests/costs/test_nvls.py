@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim import estimate, load_scenario, simulate
+from sim import load_scenario
 from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, ring_all_reduce
 from sim.network.placement import Group
 from sim.pricing.layouts import cost_model
@@ -81,10 +81,3 @@ def test_who_has_it(scenarios):
             load_scenario(path, ["cluster=superpod-h100", f"stack={{framework: {stack}, version: latest}}"])
         )
         assert (model.fabric.nvlink.in_switch_efficiency is not None) == on
-
-
-def test_links_that_are_shared_do_not_slow_it_by_itself(scenarios):
-    # Of a ring's bytes it moves five eighths, so that it is faster than the link would be for them.
-    wide = ["plan.sequence_parallel=false", "plan.dp=8", "training.global_batch_size=128"]
-    scenario = load_scenario(scenarios / "llama3-405b-16384-h100.yaml", wide)
-    assert simulate(scenario, contention=True).mean_s == pytest.approx(estimate(scenario).step_time_s, rel=3e-3)

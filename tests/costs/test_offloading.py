@@ -68,21 +68,6 @@ def test_an_update_on_the_host_by_hand():
     assert state_bytes(1, 2, training, there, 1.0) == 0
 
 
-def test_state_that_only_waits_on_the_host_goes_there_and_comes_back():
-    scenario = qwen3(1.0)
-    training, waits = scenario.training, scenario.stack.replace(updates_on_host=False)
-    moved = host_update(1e9, 2e9, waits, training)
-    assert moved == (8e9, 8e9, 0)
-    moved = host_update(1e9, 2e9, waits.replace(offload_masters=True), training)
-    assert moved[:2] == (12e9, 12e9)
-    there, here = (scenario.replace(stack=stack) for stack in (scenario.stack, waits))
-    updated_there, waiting = (estimate(each).breakdown.seconds for each in (there, here))
-    all_here = estimate(qwen3(0.0)).breakdown.seconds
-    assert waiting["optimizer"] == pytest.approx(all_here["optimizer"])  # the GPU updates all of it
-    params = updated_there["offload"] / (4 / 0.85 / 64e9 * 2 + 28 / (0.24 * 76.8e9))
-    assert waiting["offload"] == pytest.approx(params * 2 * 8 / (0.85 * 64e9))
-
-
 def test_copies_of_activations_cost_what_the_layers_of_a_stage_do_not_hide():
     scenario = build_scenario(QWEN3, ["plan.offloaded_layers=48", "cluster.node.host_link_bandwidth=4000 GB/s"], "q")
     assert estimate(scenario).step_time_s == pytest.approx(estimate(qwen3(0.0)).step_time_s)

@@ -1,15 +1,11 @@
 """Context parallelism's ring of sends: each rank has its own card, where a library's ring uses those of all members."""
 
-import numpy as np
 import pytest
 
 from sim import estimate
 from sim.costs.collectives import Fabric, all_gather, all_to_all, send, send_ring
-from sim.engines.program import priced_order
 from sim.network.placement import Group
-from sim.network.topology import build_topology
 from sim.specs.loading import build_scenario
-from sim.traffic.streams import build_traffic
 
 LONG = {
     "model": "llama3-8b", "cluster": {"preset": "superpod-h100", "num_nodes": 2},
@@ -56,16 +52,3 @@ def test_other_ways_are_collectives_over_all_cards():
     heads = 2 * sum(float(all_to_all(2 * 2048 * 128.0 * n, Group(16, 8), FABRIC)) for n in (32, 16, 16, 32))
     assert context(context_by_heads=True) == pytest.approx(heads, rel=0.01)
     assert max(gathered, heads) < 0.4 * context()
-
-
-def test_on_the_links_one_card_of_each_node_carries_it():
-    order, costs = priced_order(SCENARIO)
-    topology = build_topology(SCENARIO.cluster)
-    health = np.ones(topology.num_links)
-    traffic = build_traffic(SCENARIO, costs, order.rank_of_stage, 1, topology, health)
-    replicas, ring = traffic.streams
-    assert len(replicas.link) == 64  # those of all GPUs
-    names = np.array([links.name for links in topology.classes])[topology.class_of_link[ring.link]]
-    cards = ring.link_bytes[names == "nic"]
-    assert len(cards) == 4  # out of and into each node
-    np.testing.assert_allclose(cards, ring.nbytes)

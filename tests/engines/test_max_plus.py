@@ -5,18 +5,13 @@ from unittest import mock
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engines.max_plus import (
     AFTER,
-    BEFORE,
-    BLEND,
-    END,
     FOLDED,
-    MINUS,
     NO_STREAM,
-    TOGETHER,
     WHOLE,
     TaskList,
     build_graph,
@@ -94,40 +89,6 @@ def test_columns_of_plans_are_plans_one_by_one(rng):
         np.testing.assert_allclose(times[:, plan], play(graph, seconds[:, plan]).times, rtol=1e-12)
 
 
-def periodic(rng, blocks, seen=None, ranks=3, each=4):
-    """A block of tasks so many times, then a few more: those of a block wait for any before them, alike in every block.
-
-    With `seen` the first block is before the fold, and so many are before its cut.
-    """
-    tasks, wide = TaskList(), ranks * each
-    ranks_of, sources = rng.integers(ranks, size=wide), rng.integers(1, 2 * wide, size=(2, wide))
-    amounts, lags = rng.integers(1, 20, size=wide), rng.integers(20, size=(2, wide))
-    ends = rng.integers(2, size=2).astype(bool)
-    for number in range(blocks + 1):
-        folded, back = seen is not None and number < blocks, blocks - 1 - number
-        block = AFTER if not folded else back if back < seen else BEFORE
-        at = number * wide + np.arange(wide)
-        tasks.add(0, ranks_of, 0, amounts, place=at, phase=FOLDED if folded else WHOLE, block=block)
-        for source, lag, end in zip(sources, lags, ends, strict=True):
-            tasks.wait(at, at - source, lag, from_end=bool(end))
-    return build_graph(tasks.tasks(), 0 if seen is None else seen)
-
-
-@given(rng=rngs, left_out=st.integers(0, 40))
-def test_a_fold_is_the_whole(rng, left_out):
-    """However many blocks are left out, also where they are no whole number of periods."""
-    state = rng.bit_generator.state
-    folded = periodic(rng, 60, seen=58)
-    rng.bit_generator.state = state
-    whole = periodic(rng, 60 + left_out)
-    seconds = np.append(0.0, np.random.default_rng(1).uniform(0.5, 2.0, 19))
-    times = play(whole, seconds).times
-    found = play(folded, seconds, left_out=left_out)
-    assume(found is not None)  # ranks that do not wait for each other drift apart
-    np.testing.assert_allclose(found.times[-12:], times[-12:], rtol=1e-9)
-    assert (found.as_played(folded) == play(folded, seconds).as_played(folded))[: folded.phases[WHOLE]].all()
-
-
 def test_a_fold_without_a_steady_state_says_so():
     """Two ranks that never meet, one faster: they drift apart for ever."""
     tasks = TaskList()
@@ -141,33 +102,3 @@ def test_a_fold_without_a_steady_state_says_so():
     assert play(graph, seconds, left_out=10) is None
     alike = play(graph, np.array([0.0, 3.0, 3.0]), left_out=10)
     assert alike.times[-1] == 3.0 * 19
-
-
-@pytest.mark.parametrize("plans", [0, 3])
-def test_a_blend_and_a_difference_of_two_moments(plans):
-    tasks = TaskList()
-    tasks.add(0, [0, 1], 0, [1, 2])
-    for place, rule in enumerate((BLEND, MINUS)):
-        end = tasks.add(0, [0], NO_STREAM, place=place, rule=rule, phase=END)
-        tasks.wait(end, [1])
-        tasks.wait(end, [0])
-    graph, seconds = build_graph(tasks.tasks()), np.array([0.0, 2.0, 10.0])
-    if plans:
-        seconds = np.tile(seconds[:, np.newaxis], plans)
-    played = play_plans(graph, seconds, np.full(plans, 0.25)) if plans else play(graph, seconds, 0.25).times
-    ends = played[graph.event[2:]]
-    assert ends[0] == pytest.approx(0.25 * 10 + 0.75 * 2)
-    assert ends[1] == pytest.approx(10 - 2)
-
-
-def test_replicas_meet_at_the_end():
-    """Two steps of two replicas each: what they do together begins when both have come."""
-    tasks = TaskList()
-    tasks.add(0, [0], 0, [1])
-    done = tasks.add(0, [0], NO_STREAM, phase=END)
-    tasks.wait(done, [0])
-    together = tasks.add(0, [0], 0, [2], phase=TOGETHER)
-    tasks.wait(together, done, 3)
-    graph = build_graph(tasks.tasks())
-    seconds = np.array([[0.0] * 4, [1.0, 5.0, 4.0, 2.0], [9.0] * 4, [0.5] * 4])
-    assert play_plans(graph, seconds, width=2)[graph.event[2]].tolist() == [5.5, 4.5]

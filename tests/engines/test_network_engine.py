@@ -142,14 +142,6 @@ def test_the_wire_is_the_flow_simulation(rng, count, links):
     np.testing.assert_allclose(ends_of(streams, health, starts), expected, rtol=1e-6)
 
 
-def test_links_that_never_decide_are_left_out():
-    streams = [stream(1.0, [0, 1, 2, 3], [1.0, 1.0, 0.5, 0.3]), stream(1.0, [0, 1, 2, 3], [1.0, 1.0, 0.6, 0.3])]
-    alone, loads = shared_links(streams, np.ones(4))
-    # Links 0 and 1 are alike, 2 asks less than they do, 3 carries both.
-    assert alone.tolist() == [1.0, 1.0]
-    assert loads.tolist() == [[1.0, 1.0]]
-
-
 def test_a_stream_whose_own_flows_meet_is_slow_alone_and_asks_no_more_than_that():
     alone, loads = shared_links([stream(1.0, [0, 1], [2.0, 0.5]), stream(1.0, [1], 0.9)], np.ones(2))
     assert alone.tolist() == [0.5, 1.0]
@@ -208,18 +200,6 @@ def test_collectives_within_actions_take_what_the_formula_says_until_they_meet(b
             assert shared.step_time_s > plain.step_time_s * 1.001
         else:  # what meets takes at most 0.2 · 4 · 0.8, of which the budget hides nine tenths
             assert plain.step_time_s <= shared.step_time_s < plain.step_time_s * 1.02
-
-
-def test_weights_are_gathered_by_all_ranks_at_once(random_costs):
-    order = build_order("1f1b", 3, 1, 4)
-    costs = random_costs(np.random.default_rng(2), order, sends=False)
-    costs = replace(costs, reduce_s=np.zeros(3), gather_s=np.array([1.0, 1.0, 2.0]), tied_embedding_s=0.0)
-    program, none = Program(order, costs), np.full(3, -1)
-    traffic = Traffic(None, np.ones(1), tuple(stream(s, [0]) for s in (1.0, 1.0, 2.0)), none, none, none, np.arange(3))
-    shared, plain = network.run(program, traffic).timeline, run(program)
-    # Thirds of the link until 3, then all of it: the third is done at 4.
-    np.testing.assert_allclose(shared.exposed_gather_s, [3.0, 3.0, 4.0])
-    assert shared.step_time_s > plain.step_time_s
 
 
 def test_two_messages_halve_a_link_by_hand():

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from counts import visits_per_stage
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import orders
@@ -15,7 +14,6 @@ from sim.breakdown import break_down
 from sim.engines import Program, network, run
 from sim.pricing.zero import VisitSeconds
 from sim.schedules import build_order, get_schedule, schedule_names
-from sim.schedules.passes import visits_of
 from sim.traffic.streams import Stream
 
 CHUNKED = [name for name in schedule_names() if get_schedule(name).interleaves]
@@ -39,16 +37,6 @@ def step(order, costs, visits=None, engine="dag"):
 
 
 # Where visits are
-
-
-def test_visits_of_a_breadth_first_order():
-    """Of two chunks, one visit there and one back; gradients are complete with the last micro-batch."""
-    order = build_order("breadth_first", 2, 2, 3)
-    visits = visits_of(order)
-    texts = [str(action) for row in order.actions for action in row]
-    assert [texts[place] for place in np.flatnonzero(visits.opens)[:4]] == ["0F0", "2F0", "2B2", "0B2"]
-    assert [texts[place] for place in np.flatnonzero(visits.closes)[:2]] == ["2B0", "0B0"]
-    assert visits_per_stage(order) == 1.0
 
 
 @given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)
@@ -97,6 +85,3 @@ def test_streams_over_wires_of_their_own_take_as_long(order, rng, sends, blocks,
     assert shared.step_time_s == pytest.approx(dag.step_time_s, rel=1e-9)
     np.testing.assert_allclose(shared.start, dag.start, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(shared.waited_s.sum(), dag.waited_s.sum(), rtol=1e-9, atol=1e-9)
-
-
-# What it is for

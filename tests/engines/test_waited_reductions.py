@@ -49,9 +49,3 @@ def test_an_update_after_every_micro_batch_waits_as_often():
         for name in ("pipedream", "pipedream_2bw")
     )
     assert often > 8 * once
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "chimera"])
-def test_with_a_flush_nothing_changes(schedule):
-    plan = f"plan.schedule={schedule}"
-    assert step_s(plan) == step_s(plan, "stack.reduce_waited_for=false")

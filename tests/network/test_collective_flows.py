@@ -6,20 +6,16 @@ import numpy as np
 import pytest
 from flows import IDEAL, flows_on
 from link_patterns import (
-    all_to_all,
-    bytes_on_links,
     hierarchical_all_reduce,
     one_pass,
     pattern_time,
     ring_all_reduce,
-    switch_all_reduce,
     tree_all_reduce,
 )
 from rows import rows
 
 from sim.costs import collectives as formulas
 from sim.costs.collectives import Fabric
-from sim.errors import SpecError
 from sim.network.collective_flows import max_min_rates, members_by_domain
 from sim.network.placement import Group
 from sim.network.routing import route
@@ -34,12 +30,6 @@ FABRIC = Fabric(*(each.replace(**IDEAL, operations={}) for each in (PROFILE.nvli
 def placed(domains, per_domain, first=0, apart=1):
     """Members 0 … per_domain − 1 of every `apart`-th node of 8 GPUs."""
     return first + np.arange(domains)[:, np.newaxis] * 8 * apart + np.arange(per_domain)
-
-
-def reached(topology, nvlink, network):
-    """Capacities where NVLink and network reach a share of theirs."""
-    shares = [nvlink if links.name in ("nvlink", "pcie") else network for links in topology.classes]
-    return topology.capacity * np.array(shares)[topology.class_of_link]
 
 
 PLACEMENTS = [(1, 2), (1, 4), (1, 8), (2, 1), (2, 8), (3, 8), (5, 4), (6, 1), (16, 8), (17, 2)]
@@ -109,59 +99,6 @@ def test_every_rank_reaches_the_root_of_both_trees_in_log_steps(domains):
     assert len(inner[0] & inner[1]) <= 1
 
 
-@rows("n", [2, 5, 8])
-def test_nvls_and_all_to_all_inside_a_domain(machine, n):
-    topology, members = machine("superpod-a100"), placed(1, n)
-    assert pattern_time(switch_all_reduce(members, S), topology) == pytest.approx(S * (n + 1) / (n * NVLINK))
-    time = pattern_time(all_to_all(members, S), topology)
-    assert time == pytest.approx(S * (n - 1) / (n * NVLINK), rel=1e-6)
-
-
-@rows("nodes", [2, 6, 20])
-@rows("per_node", [1, 4])
-def test_all_to_all_between_domains(machine, nodes, per_node):
-    time = pattern_time(all_to_all(placed(nodes, per_node), S), machine("superpod-a100"))
-    n, away = nodes * per_node, (nodes - 1) * per_node
-    assert time == pytest.approx(S * away / (n * NIC), rel=1e-6)
-
-
-@rows("nodes", [2, 19, 60])
-def test_sharp_sends_each_share_up_once(machine, nodes):
-    # Pieces pass NVLink and the network one behind the other, so that the slower of the two counts: here the cards, or,
-    # where NVLink's switches do not add, the ring of a node.
-    for adds, inside in ((True, 9 / 8), (False, 2 * 7 / 8)):
-        pattern = switch_all_reduce(placed(nodes, 8), S, nvlink_adds=adds)
-        time = pattern_time(pattern, machine("superpod-a100"))
-        assert time == pytest.approx(max(inside * S / NVLINK, S / 8 / NIC), rel=1e-6)
-
-
-def test_rings_between_nodes_stay_on_their_rail(machine):
-    topology = machine("superpod-a100")
-    (phase,) = ring_all_reduce(placed(4, 8), S)
-    crossing = phase.source // 8 != phase.target // 8
-    assert (phase.source[crossing] % 8 == phase.target[crossing] % 8).all()
-    assert np.bincount(topology.nic_of_gpu(phase.source[crossing])).tolist() == [1] * 32
-    # With an odd number of nodes only the hops that close the rings change rail.
-    (phase,) = ring_all_reduce(placed(5, 8), S)
-    crossing = phase.source // 8 != phase.target // 8
-    assert (phase.source[crossing] % 8 != phase.target[crossing] % 8).sum() == 8
-
-
-def test_where_nvlink_is_the_narrower_a_ring_uses_it_for_all_hops_but_one(machine):
-    topology = machine("superpod-a100")
-    slow = reached(topology, 0.5, 1.0)  # 150 GB/s against 8 cards' 200
-    (phase,) = ring_all_reduce(placed(4, 8), S)
-    assert (bytes_on_links(phase, topology) / slow).max() == pytest.approx(7 / 8 * 2 * 31 / 32 * S / 150e9)
-
-
-def test_groups_of_one_stage_keep_their_own_cards(machine):
-    # Data parallelism over 6 nodes for each of 8 tensor-parallel ranks: together as fast as one alone.
-    topology = machine("selene")
-    alone = pattern_time(ring_all_reduce(placed(6, 1), S), topology)
-    together = sum(bytes_on_links(ring_all_reduce(placed(6, 1, first=r), S)[0], topology) for r in range(8))
-    assert (together / topology.capacity).max() == pytest.approx(alone)
-
-
 def test_subflows_of_a_ring_spread_where_those_of_trees_collide(machine):
     topology, members = machine("llama3-h100-roce"), members_by_domain(np.arange(512), 8)
     rings, trees = (pattern_time(each(members, S), topology, "ecmp", 16) for each in (ring_all_reduce, tree_all_reduce))
@@ -177,10 +114,3 @@ def test_pcie_limits_what_a_card_could_send(small_machine):
     shared = small_machine(levels, 4, rail_optimised=False, gpus=2, nics=1, pcie_bandwidth="16 GB/s")
     flows = flows_on(route(shared, [0, 1], [6, 7]))
     np.testing.assert_allclose(max_min_rates(flows, shared.capacity), NIC / 2)
-
-
-def test_members_are_sorted_into_their_domains():
-    gpus = np.array([9, 0, 1, 8])
-    assert members_by_domain(gpus, 8).tolist() == [[0, 1], [9, 8]]
-    with pytest.raises(SpecError, match="equally many"):
-        members_by_domain(np.array([0, 1, 8]), 8)

@@ -71,13 +71,6 @@ def test_traffic_goes_over_the_cards_that_are_left(selene, down):
             assert [card // 8 for card in used] == [ends[each] // 8]
 
 
-def test_sound_links_leave_the_way_as_it_was(selene):
-    paths, share, pair = route_around(selene, np.array([0, 8]), np.array([8, 0]), link_health(selene, []))
-    assert len(paths) == 2
-    assert share.tolist() == [1, 1]
-    assert pair.tolist() == [0, 1]
-
-
 def test_a_node_without_cards_is_cut_off(selene):
     with pytest.raises(
         SpecError, match=r"GPU 0 cannot reach GPU 8: node0.nic0 up is down, and no other card of node 0"

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.network.collective_flows import Flows, max_min_rates
-from sim.network.routing import route
 
 
 def matrix(flows, num_links):
@@ -76,17 +75,6 @@ def test_no_link_is_overfull_and_every_flow_is_held_back_by_a_full_link_on_which
         assert any(level[flow] >= level[use[link] > 0].max() * (1 - 1e-9) for link in np.flatnonzero(full))
 
 
-@given(network=networks(), times=st.integers(2, 5))
-def test_a_flow_that_stands_for_many_is_many(network, times):
-    flows, capacity = network
-    folded = Flows(flows.num_flows, flows.flow, flows.link, flows.load * times, flows.share)
-    number = np.concatenate([flows.flow + copy * flows.num_flows for copy in range(times)])
-    alike = (np.tile(each, times) for each in (flows.link, flows.load, flows.share))
-    unfolded = Flows(times * flows.num_flows, number, *alike)
-    one = max_min_rates(folded, capacity)
-    np.testing.assert_allclose(np.tile(one, times), max_min_rates(unfolded, capacity), rtol=1e-9)
-
-
 def test_no_limit_and_no_capacity():
     flows = flows_on(np.array([[-1, -1], [0, -1], [1, -1], [0, 1]]))
     assert max_min_rates(flows, np.array([np.inf, 0.0])).tolist() == [np.inf, np.inf, 0.0, 0.0]
@@ -111,14 +99,3 @@ def test_what_flows_carry_while_they_run_is_what_they_were_to_carry(network, dat
         )  # fmt: skip
         moved[kept] += max_min_rates(here, capacity) * (end - begin)
     np.testing.assert_allclose(moved, sizes, rtol=1e-6, atol=1e-6)
-
-
-def test_flows_alike_end_together_and_a_run_repeats_byte_for_byte(machine):
-    topology = machine("superpod-a100")
-    gpus = np.arange(topology.num_gpus)
-    flows = flows_on(route(topology, gpus, (gpus + 168) % topology.num_gpus, "ecmp", seed=4))
-    runs = [finish_times(topology.capacity, flows, 0.0, 1e9 / 3) for _ in range(2)]
-    assert runs[0].tobytes() == runs[1].tobytes()
-    assert len(np.unique(runs[0])) < 20
-    even = flows_on(route(topology, gpus, (gpus + 168) % topology.num_gpus))
-    assert (finish_times(topology.capacity, even, 0.0, 1e9) == 1e9 / 25e9).all()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sim.costs.collectives import Fabric, all_to_all
 from sim.network import placement
-from sim.network.placement import Degrees, hops_of, place_group, send_share
+from sim.network.placement import hops_of, place_group, send_share
 from sim.network.ranks import RANKS, gpu_of_rank, members_of
 from sim.specs import ClusterSpec, ParallelPlan, load_scenario
 from sim.specs.loading import resolve
@@ -56,23 +56,6 @@ def test_groups_and_hops_by_hand(sizes, order, domain, fragmentation, ep):
     everywhere = bool(leaving[~np.eye(pp, dtype=bool)].all())
     assert hops.all_leave <= everywhere
     assert hops.all_leave == everywhere or pp == 1 or not hops.table
-
-
-@given(sizes=st.tuples(small, small, small, small), rails=st.booleans(), domain=st.sampled_from([8, 72]))
-def test_the_way_of_any_order_gives_what_the_usual_orders_own_does(sizes, rails, domain):
-    plan, cluster = Degrees(*sizes[:2], *sizes[2:]), machine(domain, rails=rails, nodes=288)
-    assume(plan.num_gpus <= cluster.num_gpus)
-
-    def found():
-        groups = [place_group(kind, plan, cluster) for kind in ("tp", "cp", "shards")]
-        groups.append(place_group("shards", plan, cluster, plan.dp))
-        crossing = hops_of(plan, cluster).cross(np.zeros(plan.pp, dtype=int), np.arange(plan.pp)).tolist()
-        return [each.num_domains for each in groups], groups, send_share(plan, cluster), crossing
-
-    with pytest.MonkeyPatch.context() as patch:
-        usual = found()
-        patch.setattr(placement, "_in_order", lambda plan, cluster: False)
-        assert found() == usual
 
 
 def test_shares_of_other_orders_by_hand():

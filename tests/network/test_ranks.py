@@ -20,12 +20,6 @@ def test_megatrons_order_is_the_rank_number(cluster):
     assert (gpus[3, :, 0, 2] == 3 * 48 + np.arange(6) * 8 + 2).all()
 
 
-def test_pipeline_before_data_puts_stages_next_to_each_other(cluster):
-    gpus = gpu_of_rank(PLAN.replace(placement="tp-pp-cp-dp"), cluster("selene"))
-    assert (np.diff(gpus[:, 0, 0, 0]) == 8).all()
-    assert (np.diff(gpus[0, :, 0, 0]) == 512).all()
-
-
 degrees = st.integers(1, 4)
 
 

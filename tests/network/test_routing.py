@@ -59,13 +59,6 @@ def test_on_rails_the_network_joins_the_same_card_of_a_unit_over_one_leaf(machin
     assert all((column == -1).all() for column in by_nvlink)
 
 
-def test_neighbours_use_nvlink_and_a_gpu_alone_no_link(machine):
-    topology = machine("selene")
-    near, self_flow = route(topology, [0, 5], [7, 5])
-    assert near[near >= 0].tolist() == [topology.start("nvlink", "up"), topology.start("nvlink", "down") + 7]
-    assert (self_flow == -1).all()
-
-
 def collisions(small_machine, num_flows, subflows, trials):
     """Flows (in whole flows) on the busiest of as many uplinks as there are flows, for every trial."""
     levels = {"leaf": {"ports": 2 * num_flows, "below": num_flows}, "spine": {"ports": 2 * num_flows}}

@@ -154,15 +154,6 @@ def test_the_answer_says_what_switches_leave():
     assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
 
 
-@pytest.mark.parametrize("pairs", [1, 7, 1000])
-def test_routing_in_pieces_changes_nothing(pairs, monkeypatch):
-    expected, found = (built(ratio=2.0, routing="ecmp").cluster for _ in range(2))
-    shapes = (2, 8), (4, 8), (32, 8)
-    expected = [share(expected, *shape) for shape in shapes]
-    monkeypatch.setattr(sharing, "_AT_ONCE", pairs)
-    assert [share(found, *shape) for shape in shapes] == expected
-
-
 @settings(max_examples=20, deadline=None)
 @given(
     ports=st.tuples(st.integers(4, 64), st.integers(4, 64), st.integers(4, 128)),

@@ -1,7 +1,6 @@
 """Machines as graphs: published counts of switches and cables, formulas of fat trees, and networkx as an oracle."""
 
 import networkx as nx
-import numpy as np
 import pytest
 from wiring import endpoints
 
@@ -139,23 +138,6 @@ def test_no_more_crosses_between_two_halves_than_the_bisection_bandwidth(small_m
     # NVLink stays inside nodes, and the halves are whole nodes: all of it crosses the top.
     assert nx.maximum_flow_value(net, "from", "to") == pytest.approx(bisection_bytes_per_s(topology))
     assert vertices["core"][1] == switch_counts(topology)["core"]
-
-
-def test_ports_are_counted_cable_by_cable(machine):
-    topology = machine("selene")
-    source, target, vertices = endpoints(topology)
-    for level in topology.levels:
-        first, count = vertices[level.name]
-        out = np.bincount(source[(source >= first) & (source < first + count)] - first, minlength=count)
-        back = np.bincount(target[(target >= first) & (target < first + count)] - first, minlength=count)
-        assert (out == back).all()
-        assert (out == level.down_ports + level.uplinks).all()
-
-
-def test_neighbours_share_a_card_where_there_are_fewer_cards_than_gpus(machine):
-    topology = machine("dgx-2h-superpod")
-    assert topology.nic_of_gpu(np.arange(18)).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
-    assert topology.capacity[topology.start("nic", "up")] == 12.5e9
 
 
 @pytest.mark.parametrize(

@@ -80,14 +80,3 @@ def test_the_clampedactivation_kernels():
     for (ours,), torchs, fused in zip(activation_kernels(width, MODEL, EAGER), (there, back), (3, 5), strict=True):
         assert ours.nbytes == pytest.approx(torchs.nbytes + fused * width, rel=0.01)
         assert ours.kernels == torchs.kernels + 1
-
-
-def test_a_compiler_makes_one_kernel_of_the_clampedactivation_kernels():
-    compiled = EAGER.replace(compiled=True)
-    assert [item.kernels for (item,) in activation_kernels(1.0, MODEL, compiled)] == [1, 1]
-
-
-def test_experts_without_biases_add_nothing():
-    plain = MODEL.replace(mlp_bias=False)
-    assert _biases(1.0, 8, plain) == ((), ())
-    assert [item.kernels for (item,) in activation_kernels(1.0, plain, EAGER)] == [1, 1]

@@ -8,7 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from counts import embedding_params
-from rows import mostly_thorough
+from rows import mostly_thorough, rows
 
 from sim.foreign.importers import import_text
 from sim.foreign.importers.keys import by_name, table
@@ -134,25 +134,19 @@ def test_multi_token_prediction_of_deepseek_v3():
     assert with_module + 2 * embedding_params(model) == pytest.approx(685e9, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "active"),
-    [("gpt-oss-120b", 5.13), ("gpt-oss-20b", 3.61)],  # arXiv:2508.10925, table 1: without the embedding
+@rows(
+    ("name", "count", "billions"),
+    [  # arXiv:2508.10925, table 1, and Gemma 3's report, arXiv:2503.19786, without the embedding; Nemotron 3 Nano's with it
+        ("gpt-oss-120b", lambda model: active_params(model) - embedding_params(model), 5.13),
+        ("gpt-oss-20b", lambda model: active_params(model) - embedding_params(model), 3.61),
+        ("Gemma3-27B", lambda model: total_params(model) - embedding_params(model), 25.6),
+        ("Nemotron-3-Nano-30B-A3B", total_params, 31.6),
+        ("Nemotron-3-Nano-30B-A3B", active_params, 3.6),
+    ],
 )
-def test_active_parameters_of_gpt_oss(name, active):
-    model = published(name)
-    assert round((active_params(model) - embedding_params(model)) / 1e9, 2) == active
-
-
-def test_gemma_3_without_its_embedding():
-    """Gemma 3 report, arXiv:2503.19786, table 1: 25,600M of 27B are not the embedding's."""
-    model = published("Gemma3-27B")
-    assert round((total_params(model) - embedding_params(model)) / 1e8) == 256
-
-
-def test_nemotron_3_nano_active_parameters():
-    """Nemotron 3 Nano report, table 1: 31.6B in all, 3.6B of them active with the embeddings."""
-    model = published("Nemotron-3-Nano-30B-A3B")
-    assert (round(total_params(model) / 1e9, 1), round(active_params(model) / 1e9, 1)) == (31.6, 3.6)
+def test_counts_that_reports_print(name, count, billions):
+    digits = len(str(billions).partition(".")[2])
+    assert round(count(published(name)) / 1e9, digits) == billions
 
 
 def counted(kind, shape):

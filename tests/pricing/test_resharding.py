@@ -1,7 +1,5 @@
 """Weights that stay gathered after a forward, and those gathered ahead: bytes by hand, traffic, and what never gains."""
 
-import json
-
 import pytest
 from counts import head_params
 from hypothesis import given
@@ -9,8 +7,6 @@ from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
 from sim.errors import SpecError
-from sim.foreign.importers import Given, import_text
-from sim.specs.plan import reshards
 from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.sums import layer_params, total_params
 
@@ -112,21 +108,6 @@ def test_keeping_never_gathers_more_nor_takes_less_memory(changes):
     assert max(use.total for use in other.memory) >= max(use.total for use in one.memory) * (1 - 1e-12)
     if dropped.plan.pp == 1:
         assert other.step_time_s <= one.step_time_s * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("policy", "pp", "kept"),
-    [("default", 1, False), ("default", 2, True), ("always", 2, False), ("never", 1, True), ("never", 2, True)],
-)
-def test_torchtitans_policies(policy, pp, kept):
-    titan = {
-        "model": {"name": "llama3", "flavor": "8B"},
-        "training": {"local_batch_size": 4, "seq_len": 8192},
-        "parallelism": {"pipeline_parallel_degree": pp, "fsdp_reshard_after_forward": policy},
-    }
-    plan = import_text(json.dumps(titan), "config.json", Given(gpus=16)).scenario().plan
-    assert plan.zero_stage == 3
-    assert reshards(plan.reshard_after_forward, plan.pp) is not kept
 
 
 def test_refusals():

@@ -26,11 +26,6 @@ def test_the_first_rank_keeps_one_for_every_micro_batch_in_flight_and_the_last_n
     )
 
 
-def test_releases_before_3_0_keep_them_and_later_ones_do_not():
-    kept = {version: build_scenario(FIGURE_17, [f"stack=megatron-{version}"]).stack for version in (2021, 2022, 2023)}
-    assert [stack.keeps_sent_activations for stack in kept.values()] == [True, False, False]
-
-
 @pytest.mark.parametrize(("batch", "recompute", "fits"), [(8, "none", True), (16, "none", False), (256, "full", True)])
 def test_with_as_many_micro_batches_as_ranks_or_fewer_memory_grows_with_the_batch(batch, recompute, fits):
     """Narayanan et al. 2021, figure 17: without recomputation only small batches."""

@@ -1,20 +1,15 @@
 """ZeRO within groups that hold copies of each other's shards: between one group of all and every GPU for itself."""
 
-import json
-
 import numpy as np
 import pytest
 from counts import layer_expert_params
 from hypothesis import given
 from hypothesis import strategies as st
 from open_space import search
-from scored import score_all, shipped_runs
 
-from flopcast_calibration.readers.training_runs import read_run
-from sim import build_scenario, estimate, simulate
+from sim import build_scenario, estimate
 from sim.costs.collectives import all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan, SpecError
-from sim.foreign.importers import Given, import_text
 from sim.network.ranks import members_of
 from sim.pricing.cells import plans_of
 from sim.pricing.zero import move_seconds, reduced_to_shards
@@ -138,22 +133,6 @@ def test_groups_lie_as_meshes_do():
         assert members_of(name, plan, gpus).tolist() == members.tolist()
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-def test_groups_on_shared_links(stage):
-    """Rings within groups and between them: on a tree without bottleneck they take what they are priced at, and the
-    less the network carries the longer, played message by message."""
-    levels = {"leaf": {"ports": 40, "below": 2}, "core": {"ports": 800}}
-    data = {**DATA, "cluster": {**DATA["cluster"], "network": {"levels": levels, "rail_optimised": False}}}
-    changes = ["plan.sharding_group=8", f"plan.zero_stage={stage}"]
-    full, narrow = (
-        build_scenario(data, [*changes, f"cluster.network.levels.leaf.oversubscription={ratio}"]) for ratio in (1, 64)
-    )
-    alone = estimate(full).step_time_s
-    assert simulate(full, contention=True).mean_s == pytest.approx(alone, rel=1e-3)
-    played = simulate(narrow, contention=True).mean_s
-    assert played > 1.05 * alone
-
-
 @pytest.mark.parametrize("changes", [("plan.sharding_group=8",), MIXTURE], ids=["dense", "experts"])
 def test_a_search_shards_in_the_scenarios_groups(changes):
     scenario = built(*changes)
@@ -163,37 +142,3 @@ def test_a_search_shards_in_the_scenarios_groups(changes):
     assert all(plan.num_replicas % 8 == 0 for plan in plans)
     with pytest.raises(InfeasiblePlan, match=r"no plan on 2 GPUs shards in groups of plan\.sharding_group = 8"):
         search(scenario, gpus=(2, 2))
-
-
-def test_rows_and_configurations_that_name_it(run_row):
-    row = run_row(zero_stage="hybrid3", tp=1, pp=1, dp=16, num_gpus=16, gpus_per_node=8)
-    run = read_run(row, "row")
-    assert run.choices[0].plan.sharding_group == 8
-    assert any(rule.startswith("sharding_group 8") for rule in run.inferred)
-    one_node = read_run({**row, "num_gpus": "8", "dp": "8"}, "row")
-    assert one_node.choices[0].plan.sharding_group is None
-    titan = {
-        "model": {"name": "llama3", "flavor": "8B"},
-        "training": {"local_batch_size": 1, "seq_len": 8192},
-        "parallelism": {"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 8},
-    }
-    plan = import_text(json.dumps(titan), "config.json").scenario().plan
-    assert (plan.dp, plan.zero_stage, plan.sharding_group) == (32, 3, 8)
-    text = (
-        "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --bf16 "
-        "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
-    )
-    assert import_text(text, "run.sh", Given(gpus=16)).scenario().plan.sharding_group == 8
-    strategies = "--data-parallel-sharding-strategy optim_grads_params --outer-dp-sharding-strategy optim"
-    plan = import_text(f"{text} --use-megatron-fsdp {strategies}", "run.sh", Given(gpus=16)).scenario().plan
-    assert (plan.zero_stage, plan.sharding_group) == (3, 8)
-
-
-@pytest.mark.thorough
-def test_published_runs_of_hybrid_sharding():
-    """fms-fsdp's 7B on 128 A100 and 96 H100, which were not modelled when values were set."""
-    found = score_all([run for run in shipped_runs() if run.choices and run.choices[0].plan.sharding_group])
-    assert len(found) == 2
-    for item in found:
-        assert abs(item.error) < 0.15
-        assert item.covered

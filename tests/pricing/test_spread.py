@@ -4,7 +4,6 @@ from math import erf, log
 
 import numpy as np
 import pytest
-from open_space import search
 
 from sim import load_scenario
 from sim.estimate import estimate
@@ -49,21 +48,3 @@ def test_jitter_stands_for_the_spread():
     alike = estimate(many.replace(cluster=many.cluster.replace(gpu_spread=0.0))).step_time_s
     assert simulate(many, jitter=0).mean_s == pytest.approx(alike)
     assert alike < estimate(many).step_time_s
-
-
-def test_a_search_prices_and_proves_with_it():
-    found = search(of_gpus(4096), top=1)
-    best = found.best[0]
-    assert best.answer.breakdown.seconds["stragglers"] > 0
-    assert 0.97 < best.priced_step_time_s / best.answer.step_time_s <= 1 + 1e-9  # the formula is a lower bound
-
-
-@pytest.mark.thorough  # tests/validation/test_claims.py asks it in one number
-def test_405b_loses_three_percent_from_2048_to_98304_gpus():
-    # MegaScale, arXiv:2402.15627, Llama 3, arXiv:2407.21783, and PRISM, arXiv:2510.15596: 3 to 10 %.
-    few, many = (estimate(of_gpus(gpus)) for gpus in (2048, 98304))
-    assert many.step_time_s / few.step_time_s - 1 == pytest.approx(0.03, rel=0.2)
-    assert 0.06 < few.breakdown.shares()["stragglers"] < many.breakdown.shares()["stragglers"] < 0.12
-    assert any("cluster.gpu_spread" in line for line in many.assumptions)
-    alike = [estimate(of_gpus(gpus, "cluster.gpu_spread=0")).step_time_s for gpus in (2048, 98304)]
-    assert alike[1] / alike[0] - 1 < 0.005

@@ -34,10 +34,3 @@ def test_every_listed_price_names_its_page_its_day_and_a_machine():
         assert price.amount == row["price"]
         assert row["date"] in price.source
         assert row["page"] in price.source
-
-
-def test_a_gpu_that_nobody_lists_has_an_assumed_price():
-    assert (
-        listed_price("P100-PCIe-16GB").source
-        == "an assumption, as no list price of P100-PCIe-16GB is known; give yours by --price"
-    )

@@ -74,10 +74,6 @@ def test_young_and_daly_tend_to_the_exact_interval(share, mtbf):
     assert young_interval(share * mtbf, mtbf) == pytest.approx(exact, rel=0.03)
 
 
-def test_daly_gives_up_where_writes_take_longer_than_failures():
-    assert daly_interval(300.0, 100.0) == 100.0
-
-
 @settings(max_examples=6, derandomize=True)
 @given(
     mtbf=st.floats(3.3, 5.5).map(lambda power: 10**power), write=st.floats(0.001, 0.2), restart=st.floats(0.0, 0.3),
@@ -119,13 +115,6 @@ def test_spares_are_erlangs_loss():
     assert found.restarts / (1 - found.waiting) == pytest.approx(1 - math.exp(-600 / float(job_mtbf(16_384))))
 
 
-def test_a_run_without_failures_only_writes():
-    found = goodput(1, Checkpoints(990, 10), Failures(gpu_mtbf_s=1e15))
-    assert found.useful == pytest.approx(0.99)
-    assert found.checkpoints == pytest.approx(0.01)
-    assert found.wall_time(99.0) == pytest.approx(100.0)
-
-
 def test_llama3s_energy():
     joules = energy(30.84e6, 700)
     assert joules / 3.6e12 == pytest.approx(21.6, abs=0.05)  # GWh
@@ -148,8 +137,3 @@ test_the_impossible_is_refused = refusals(SpecError, called, [
     (lambda: Goodput(0.0, 0, 1, 0, 0).wall_time(1.0), "no work gets done"),
     (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
 ])  # fmt: skip
-
-
-def test_failures_far_faster_than_checkpoints_leave_no_goodput():
-    found = goodput(1_000_000_000, Checkpoints(1e6, 100))
-    assert found.useful == 0.0

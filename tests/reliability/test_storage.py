@@ -8,18 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import called, refusals, rows
 
-from sim.costs.collectives import Fabric, all_gather, broadcast
 from sim.errors import SpecError
-from sim.network.placement import Group
 from sim.reliability.goodput import Checkpoints, Failures, goodput
 from sim.reliability.state import evenly, state_of
-from sim.reliability.storing import STAGING_S, Storage, even_storing, require_pause, storing_of
+from sim.reliability.storing import STAGING_S, Storage, even_storing, storing_of
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
 from sim.work.sums import total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-TRILLION, LLAMA = SCENARIOS / "gpt-1t-3072-a100.yaml", SCENARIOS / "llama3-405b-16384-h100.yaml"
+TRILLION = SCENARIOS / "gpt-1t-3072-a100.yaml"
 
 PUBLISHED = {
     "Megatron-LM's trillion, checkpoint [TB]": (13.8, lambda: trillion().checkpoint_bytes / 1e12, 0.03),
@@ -157,15 +155,6 @@ def test_reading_once_and_handing_on_pays_from_some_number_of_replicas_on():
         assert storing_of(question(plan={"tp": 8, "dp": dp}, cluster=slow)).load.seconds == min(everyone, one, share)
 
 
-def test_a_broadcast_moves_the_buffer_once_over_every_link():
-    scenario = load_scenario(TRILLION)
-    fabric = Fabric.of(scenario.cluster, scenario.profile)
-    alone, two, many = (float(broadcast(1e10, Group(n, 1), fabric)) for n in (1, 2, 64))
-    assert alone == 0.0
-    assert two == pytest.approx(many, rel=0.01)
-    assert float(all_gather(1e10, Group(64, 1), fabric)) == pytest.approx(many * 63 / 64, rel=0.01)
-
-
 rates = st.floats(9, 13).map(lambda power: 10.0**power)
 
 
@@ -231,22 +220,6 @@ def test_what_host_memory_cannot_hold_is_waited_for():
     assert pause(host_memory_bytes=2 * nbytes) == pytest.approx(copy)
 
 
-def test_what_is_not_known_is_said():
-    bare = {"preset": "ethernet-25", "node": {"preset": "dgx-1v", "host_link_bandwidth": None}}
-    cluster = ClusterSpec.read(resolve(bare, "cluster"), "cluster")
-    storage = Storage.of(cluster, 33)
-    said = " ".join(storage.notes)
-    assert (
-        "ethernet-25' does not state its storage. A file system that writes 20.0 GB/s and reads twice as much" in said
-    )
-    assert storage.write_bytes_per_s == 40e9  # of two units of 32 nodes
-    assert "node 'dgx-1v' names no cards for storage: it is reached over those for compute" in said
-    assert storage.node_write_bytes_per_s == cluster.inter_node_bandwidth_bytes_per_s * 8
-    with pytest.raises(SpecError, match=r"node 'dgx-1v' has no host_link_bandwidth. Add it to cluster.node"):
-        require_pause(even_storing(1e12, 64, cluster), cluster.node.name)
-    assert not Storage.of(ClusterSpec.read(resolve("selene", "cluster"), "cluster"), 1).notes
-
-
 test_the_impossible_is_refused = refusals(SpecError, called, [
     (lambda: even_storing(1e12, 0, load_scenario(TRILLION).cluster), "num_gpus = 0"),
     (
@@ -256,10 +229,3 @@ test_the_impossible_is_refused = refusals(SpecError, called, [
     (lambda: question(cluster={"preset": "selene", "storage": {"write_share": 1.4}}), "cluster.storage.write_share = 1.4"),
     (lambda: question(cluster={"preset": "selene", "storage": {"read_bandwidth": 5}}), "5 has no unit"),
 ])  # fmt: skip
-
-
-def test_state_in_host_memory_is_not_copied_there():
-    offloaded = question(plan={"tp": 8, "optimizer_offload": 1.0})
-    here, there = storing_of(question(plan={"tp": 8})), storing_of(offloaded)
-    assert there.checkpoint_bytes == pytest.approx(here.checkpoint_bytes)
-    assert there.copy_s == pytest.approx(here.copy_s * 2 / 14)

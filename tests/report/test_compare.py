@@ -9,7 +9,6 @@ import pytest
 from sim import estimate, load_scenario
 from sim.breakdown import waiting_for_sends
 from sim.commands.estimate import split_scenario
-from sim.commands.options import scenarios_with_overrides
 from sim.report.terminal import console
 from sim.report.text import clear_words, compare_view, field_words
 from sim.uncertainty import interval_factors, least_told_apart
@@ -60,14 +59,6 @@ def test_only_inputs_that_differ_are_listed():
     assert field_words("plan.recompute_modules", []) == field_words("plan.x", None) == "–"
 
 
-def test_headings_of_one_file_name_its_overrides():
-    network = "cluster.inter_node_bandwidth=25 Gbit/s"
-    shown = typed("compare", SCENARIO, f"{SCENARIO}@{network}").stdout
-    first, second = re.findall(r"^[AB]  .*?(?=^B  |^\n)", shown, re.MULTILINE | re.DOTALL)
-    assert "with" not in first
-    assert f"gpt3-175b-1024-a100 with {network}" in " ".join(second.split())
-
-
 def test_what_sends_take_of_the_bubble_is_what_it_loses_without_them():
     fast = ask("plan.num_chunks=2", "plan.schedule=interleaved", "stack.overlap_p2p=true")
     settings = ("plan.num_chunks=2", "plan.schedule=interleaved", "stack.overlap_p2p=true")
@@ -79,14 +70,6 @@ def test_what_sends_take_of_the_bubble_is_what_it_loses_without_them():
     assert "of it for sends" in printed(fast, slow)
 
 
-def test_fields_of_another_model_are_folded_behind_its_name():
-    moved = ask("cluster=superpod-h100", "profile=h100")
-    text = printed(ask(), moved)
-    assert "more fields of another cluster: --verbose" in text
-    assert "cluster.node.gpu" not in text
-    assert "cluster.node.gpu" in printed(ask(), moved, verbose=True)
-
-
 def test_files_with_overrides_of_their_own(tmp_path, monkeypatch):
     assert split_scenario("a.yaml") == ("a.yaml", [])
     assert split_scenario("a.yaml@plan.tp=4@plan.dp=2") == ("a.yaml", ["plan.tp=4", "plan.dp=2"])
@@ -95,14 +78,6 @@ def test_files_with_overrides_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.yaml@b=c").write_text("name: odd")
     assert split_scenario("a.yaml@b=c") == ("a.yaml@b=c", [])
-
-
-def test_tab_completes_fields_behind_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").touch()
-    assert scenarios_with_overrides("mi") == ["mine.yaml"]
-    assert "mine.yaml@plan.tp=" in scenarios_with_overrides("mine.yaml@plan.t")
-    assert scenarios_with_overrides("mine.yaml@plan.tp=4@plan.dp") == ["mine.yaml@plan.tp=4@plan.dp="]
 
 
 def test_the_command_compares_the_same_file_twice():

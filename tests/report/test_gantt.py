@@ -1,11 +1,10 @@
 """Figures: every schedule can be drawn, files are what their names say, and what is drawn is what was played."""
 
-import numpy as np
 import pytest
 
 from sim import load_scenario, schedule_names
 from sim.errors import SpecError
-from sim.report.figures import LOOKS, check_paths, ink, save, shade
+from sim.report.figures import save
 from sim.report.gantt import comparison_figure, gantt_figure, step_view
 from sim.report.gantt.chart import spans_of, transients
 from sim.report.gantt.figure import draw_lanes, legend_handles
@@ -67,11 +66,6 @@ def test_a_long_step_is_broken_in_its_steady_state(scenarios):
     assert panels[0].texts[-1].get_text().endswith("left out")
 
 
-def test_forwards_before_backwards_are_never_broken(view_of):
-    view = view_of("gpipe", "training.global_batch_size=512")
-    assert len(spans_of([view], PLACES)) == 1
-
-
 def test_a_stretch_is_shown_as_asked_and_one_that_is_none_refused(view_of):
     view = view_of()
     assert spans_of([view], 200.0, (0.5, None)) == ((0.5, view.horizon),)
@@ -79,35 +73,6 @@ def test_a_stretch_is_shown_as_asked_and_one_that_is_none_refused(view_of):
     for between in ((0.4, 0.3), (11.0, None), (-1.0, 0.3), (0.2, 0.2), (float("nan"), 0.3)):
         with pytest.raises(SpecError, match="no stretch of what there is to show"):
             spans_of([view], 200.0, between)
-
-
-def test_numbers_are_written_where_they_fit(view_of):
-    (wide,), narrow = lanes(view_of("1f1b"))[0], lanes(view_of("1f1b", "training.global_batch_size=256"))[0]
-    assert {text.get_text() for text in wide.texts} == {str(number) for number in range(8)}
-    assert sum(len(panel.texts) for panel in narrow) < 2 * 4 * 128
-
-
-def test_colours_can_be_told_apart_in_grey_too():
-    def lightness(colour):
-        red, green, blue = shade(colour, 0)
-        return 0.299 * red + 0.587 * green + 0.114 * blue
-
-    together = [LOOKS[kind].colour for kind in "FBU"]  # forward, backward, update stand side by side
-    values = sorted(lightness(colour) for colour in together)
-    assert np.diff(values).min() > 0.1
-    assert len({look.colour for look in LOOKS.values()}) == 11
-    assert ink(LOOKS["F"].colour) == ink(shade(LOOKS["F"].colour, 0)) == "#ffffff"
-    assert ink(LOOKS["B"].colour) == "#000000"
-
-
-def test_paths_are_checked_before_the_work(tmp_path):
-    with pytest.raises(SpecError, match=r"must end in \.png or \.svg"):
-        check_paths([tmp_path / "step.pdf"])
-    with pytest.raises(SpecError, match="there is no folder"):
-        check_paths([tmp_path / "nowhere" / "step.png"])
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(SpecError, match="is a folder"):
-        check_paths([tmp_path / "folder.png"])
 
 
 @rows("width", [0.0, -3.0, 1e6, float("nan")])

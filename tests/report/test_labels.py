@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.text import Text
 from open_space import search, sweep
 
 from sim.canvas import new_figure
@@ -38,19 +37,6 @@ def test_labels_hide_neither_each_other_nor_points_and_stay_inside():
         assert not box.count_contains(there)
         assert panel.get_window_extent().count_overlaps([box]) == 1
     assert panel.texts[0].get_text() == "0 GPUs"  # the first has the first choice
-
-
-def test_a_label_without_room_beside_its_point_stands_further_away_and_covers_no_line():
-    figure = new_figure(4, 4)
-    panel = figure.subplots()
-    panel.set(xlim=(0, 1), ylim=(0, 1))
-    band = [([0.1, 0.9], [0.4 + up, 0.4 + up]) for up in (0.0, 0.05, 0.1, 0.15, 0.2)]
-    place_labels(panel, [(0.5, 0.5, "cheapest\n730 days")], reach=14, lines=band)
-    [text] = panel.texts
-    box = Text.get_window_extent(text)
-    corners = panel.transData.transform([(x, up[0]) for _, up in band for x in np.linspace(0.1, 0.9, 200)])
-    assert not box.count_contains(corners)
-    assert panel.get_window_extent().count_overlaps([box]) == 1
 
 
 def test_values_of_a_sweep_stand_one_after_the_other(small):

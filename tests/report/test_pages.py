@@ -1,12 +1,5 @@
 """Pages: self-contained, escaped, with the numbers of the answer in them; looked at by a real browser where there is one."""
 
-import functools
-import http.server
-import json
-import re
-import shutil
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,12 +8,10 @@ from open_space import search
 from sim import build_scenario, estimate, load_scenario
 from sim.commands.report import report
 from sim.errors import SpecError
-from sim.report.facts import falls_of
 from sim.report.html.page import report_page
 from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
 from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
-from tests.rows import rows
 from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
@@ -61,16 +52,6 @@ def test_the_scenario_in_the_report_is_the_one_that_was_asked(page, answer):
     assert whole_yaml(again) == shown
 
 
-def test_the_waterfall_leads_from_peak_to_what_is_left(answer):
-    rows = falls_of(answer)
-    shares = answer.breakdown.shares()
-    left = 1.0
-    for row in rows[:-1]:
-        assert row.begin + row.width == pytest.approx(left, abs=2e-3)  # causes too small for a row leave a hair
-        left = row.begin
-    assert rows[-1].width == pytest.approx(left, abs=2e-3) == pytest.approx(shares["flop_at_peak"])
-
-
 EVIL = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 
 
@@ -107,48 +88,3 @@ def test_the_command_writes_a_report(tmp_path):
     for wrong, says in (("report.txt", "must end in .html"), ("nowhere/report.html", "there is no folder")):
         with pytest.raises(SpecError, match=says):
             report(SCENARIO, output=tmp_path / wrong)
-
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-OWN = re.compile(r"^https?://[\w.-]*\.(google|googleapis|gstatic|chromium)\.(com|org)[:/]")
-"""What the browser asks of its maker by itself."""
-REACHES_OUT = "<img src='http://example.invalid/pixel.png'><script>console.error('oh no')</script>"
-
-
-def looked_at(folder):
-    """(lines of the console, addresses that were asked for, requests to the server) when a browser opens the page."""
-    asked = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            asked.append(self.path)
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    log = folder / "net.json"
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'user'}", "--enable-logging=stderr",
-        f"--log-net-log={log}", "--dump-dom", f"{address}/page.html",
-    ]  # fmt: skip
-    try:
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    finally:
-        server.shutdown()
-    assert "</html>" in shown.stdout
-    urls = {str((event.get("params") or {}).get("url", "")) for event in json.loads(log.read_text())["events"]}
-    abroad = {url for url in urls if url.startswith("http") and not url.startswith(address) and not OWN.match(url)}
-    return [line for line in shown.stderr.splitlines() if "CONSOLE" in line], abroad, asked
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium to look with")
-@rows("content", ["report", "control"])
-def test_a_browser_finds_no_error_and_asks_for_nothing(content, page, tmp_path):
-    (tmp_path / "page.html").write_text(page if content == "report" else f"<html><body>{REACHES_OUT}</body></html>")
-    console, abroad, asked = looked_at(tmp_path)
-    if content == "report":
-        assert (console, abroad, asked) == ([], set(), ["/page.html"])
-    else:  # a page that does both is found out
-        assert any("oh no" in line for line in console)
-        assert any("example.invalid" in url for url in abroad)

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.report.facts import GROUPS, MEMORY
-from sim.report.figures import DIM, LOOKS, THEMES, ink, luminance
+from sim.report.figures import DIM, THEMES, ink, luminance
 from tests.rows import rows
 
 
@@ -44,7 +44,3 @@ def test_what_matters_less_can_be_read_too(theme):
 @rows("colour", sorted({kind.colour for kind in (*GROUPS.values(), *MEMORY.values())}))
 def test_numbers_in_bars_can_be_read(colour):
     assert contrast(ink(colour), colour) >= 4.5
-
-
-def test_one_thing_has_one_colour():
-    assert GROUPS["waiting"].colour == MEMORY["other"].colour == LOOKS["send"].colour

@@ -3,7 +3,6 @@
 import pytest
 
 from sim import estimate, schedule_names
-from sim.errors import ScheduleError
 from sim.report.gantt import gantt_text
 from sim.report.schedules import compare_schedules, comparison_view, plan_changes
 from sim.report.terminal import console
@@ -56,31 +55,6 @@ def test_what_was_set_is_told(comparison, small):
     assert plan_changes(interleaved, "interleaved") == {}
     three = interleaved.replace(plan=interleaved.plan.replace(num_chunks=2, microbatch_group=None))
     assert plan_changes(three, "hanayo") == {}
-
-
-def test_versions_copies_and_staleness(comparison):
-    rows = {row.name: row for row in comparison.rows}
-    assert (rows["pipedream"].weight_versions, rows["pipedream"].staleness) == (4, 3)
-    assert (rows["pipedream_2bw"].weight_versions, rows["pipedream_2bw"].staleness) == (2, 1)
-    assert (rows["1f1b"].weight_versions, rows["1f1b"].weight_copies, rows["1f1b"].staleness) == (1, 1, 0)
-    assert rows["chimera"].weight_copies == rows["dualpipe"].weight_copies == 2
-
-
-def test_unknown_and_impossible_schedules(small):
-    with pytest.raises(ScheduleError, match="did you mean '1f1b'"):
-        compare_schedules(small(), ["1f1b", "1f1"])
-    with pytest.raises(ScheduleError, match=r"none of these schedules\ndualpipe: .*at least 8"):
-        compare_schedules(small("1f1b", "training.global_batch_size=12"), ["dualpipe"])
-
-
-def test_a_grid_in_a_file_is_a_schedule_too(small, tmp_path):
-    from sim import build_order
-    from sim.schedules import format_grid
-
-    path = tmp_path / "mine.txt"
-    path.write_text(format_grid(build_order("1f1b", 4, 1, 8).actions))
-    mine, given = compare_schedules(small(), [str(path), "1f1b"]).rows
-    assert mine.answer.step_time_s == pytest.approx(given.answer.step_time_s, rel=1e-12)
 
 
 @rows("width", [40, 80, 200])

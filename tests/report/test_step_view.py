@@ -7,7 +7,6 @@ import pytest
 
 from sim import schedule_names
 from sim.engines.tasks import ONCE
-from sim.schedules.actions import U
 from sim.schedules.passes import peak_in_flight
 from tests.rows import rows
 
@@ -73,18 +72,6 @@ def test_the_memory_curve_has_the_peak_of_the_estimate_and_ends_empty(view_of, s
     assert peak_in_flight(view.program.order, view.kept_bytes).max() == pytest.approx(
         max(held.max() for _, held in view.kept())
     )
-
-
-def test_a_stream_is_cut_before_a_drain_that_it_does_not_have(view_of):
-    view = view_of("pipedream_2bw")
-    order = view.program.order
-    assert (order.kind == U).sum() == 3 * order.num_ranks
-    first, second, third = np.unique(order.microbatch[order.kind == U])
-    updates = view.end[(order.kind == U) & (order.rank == 0)]
-    assert view.horizon == updates[1]
-    assert (first, second, third) == (7, 15, 23)
-    # From update to update of the first rank: a batch in the steady state.
-    assert updates[1] - updates[0] == pytest.approx(view.answer.step_time_s, rel=1e-6)
 
 
 def test_chunks_copies_slices_and_batches_are_told_apart(view_of):

@@ -4,11 +4,7 @@ import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-import pytest
-
 from sim import schedule_names
-from sim.errors import SpecError
-from sim.report.gantt import step_view
 from sim.report.gantt.trace import COMPUTE, write_trace
 from tests.rows import rows
 
@@ -82,8 +78,3 @@ def test_every_trace_keeps_the_rules(view_of, tmp_path, schedule, settings):
     assert {event["pid"] for event in compute} == set(range(order.num_ranks))
     names = {(event["pid"], event.get("tid")): event["args"] for event in events if event["ph"] == "M"}
     assert all((pid, tid) in names for pid, tid in slices)
-
-
-def test_a_full_disk_or_a_missing_folder_is_one_message(small, tmp_path):
-    with pytest.raises(SpecError, match="cannot write"):
-        write_trace(step_view(small("1f1b")), tmp_path / "nowhere" / "step.json")

@@ -41,14 +41,6 @@ def test_how_the_two_figures_compare_tells_that_the_gathering_over_nvlink_counts
     assert alone / POINT_TO_POINT == pytest.approx(1.40, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("share", "cut", "published"), [(0.59, pipeline_cut, POINT_TO_POINT), (0.504, data_parallel_cut, ALL_REDUCE)]
-)
-def test_each_figure_asks_for_another_share_of_a_card(one_trillion, share, cut, published):
-    scenario = one_trillion.replace(cluster=one_trillion.cluster.replace(network_shared_efficiency=share))
-    assert cut(scenario).bytes_per_s == pytest.approx(published, rel=0.005)
-
-
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_selenes_tree_would_carry_more(one_trillion, routing):
     # Alone in the tree, both kinds run at (nearly) the cards' rate: what the paper measured, 37 % and 50 % of it, is lost
@@ -64,16 +56,3 @@ def test_selenes_tree_would_carry_more(one_trillion, routing):
     )
     slowest = rates.reshape(-1, 6).min(axis=1)
     assert 2 * slowest.sum() == pytest.approx(1024 * CARD, rel=0.03)
-
-
-def test_a_plan_without_a_group_has_no_cut(one_trillion):
-    plan = one_trillion.plan.replace(dp=1)
-    training = one_trillion.training.replace(global_batch_size=512)
-    assert data_parallel_cut(one_trillion.replace(plan=plan, training=training)).bytes_per_s == 0.0
-    scenario = one_trillion.replace(plan=one_trillion.plan.replace(pp=1))
-    assert pipeline_cut(scenario).senders == 0
-
-
-def test_without_scatter_gather_every_tensor_rank_sends_it_all(one_trillion):
-    whole = pipeline_cut(one_trillion.replace(stack=one_trillion.stack.replace(p2p_scatter_gather=False)))
-    assert whole.nbytes == pytest.approx(8 * pipeline_cut(one_trillion).nbytes)

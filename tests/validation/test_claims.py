@@ -10,8 +10,7 @@ import pytest
 from rows import forms
 from typer.testing import CliRunner
 
-from flopcast_validation.claims import Claim, claims, out_of_order, report, schedules_report, zero_bubble_rows
-from sim import estimate
+from flopcast_validation.claims import Claim, claims, out_of_order, report, zero_bubble_rows
 from sim.cli import app
 
 
@@ -24,13 +23,6 @@ def found():
 def test_what_holds_says_nothing_and_what_does_not_says_why(found):
     wrong = [claim.title for claim in found if claim.holds == bool(claim.short)]
     assert not wrong
-
-
-@pytest.mark.thorough
-def test_most_of_them_hold(found):
-    held = sum(claim.holds for claim in found)
-    assert held >= 0.6 * len(found)
-    assert sum(claim.turned for claim in found) <= 4
 
 
 @pytest.mark.thorough
@@ -108,18 +100,6 @@ def test_gains_are_of_the_published_size_or_say_why_not(number):
 
 
 @pytest.mark.thorough
-def test_the_authors_plans_fit_and_what_they_left_out_does_not():
-    """Their scripts recompute 2BW's GPT-2 but not Chimera's, and let PipeDream's micro-batches be of two sequences."""
-    gains = gains_of()
-    bigger = gains["Chimera over PipeDream: GPT-2"].answers[0].scenario
-    assert not estimate(bigger.replace(plan=bigger.plan.replace(microbatch_size=8))).fits
-    plans = {name: gains[f"Chimera over {name}: GPT-2"].answers for name in ("PipeDream-2BW", "GPipe", "DAPPLE (1F1B)")}
-    assert plans["PipeDream-2BW"][1].scenario.plan.recompute == "none"
-    assert plans["GPipe"][0].scenario.plan.recompute == "full"
-    assert plans["GPipe"][1].scenario.plan.pp == 32
-
-
-@pytest.mark.thorough
 def test_the_zero_bubble_papers_table():
     rows = zero_bubble_rows()
     assert len(rows) >= 39
@@ -129,12 +109,3 @@ def test_the_zero_bubble_papers_table():
     assert out_of_order(rows) == 0
     text = "\n".join(report(rows))
     assert text.count("zb_h2") == 9
-
-
-@pytest.mark.thorough
-def test_the_report_of_schedules_names_gains_and_rows(monkeypatch):
-    gains = gains_of()
-    monkeypatch.setattr("flopcast_validation.claims.claims", lambda table: gains.values())
-    text = "\n".join(schedules_report())
-    assert "PipeDream-2BW over GPipe" in text
-    assert "0 pairs of schedules in the wrong order" in text

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rows import mostly_thorough
 
-from flopcast_validation.job.configs import QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite
+from flopcast_validation.job.configs import SIZES, Configuration, GptShape, gpu_suite
 from sim.costs.block import FORWARD
 from sim.pricing.stages import stage_costs
 from sim.work.operations import Cause
@@ -96,14 +96,6 @@ def test_a_visit_to_a_gpu_takes_its_kernels_or_its_launches_whichever_is_longer(
     np.testing.assert_allclose(hidden.optimizer_s, priced.optimizer_s)
 
 
-def test_a_model_that_fills_a_gpu_is_not_held_up_by_its_host():
-    shape, at_once = SIZES["medium"]
-    cut = Configuration(1, 1, 1, "1f1b", 4, microbatch_size=at_once)
-    machine = CalibratedMachine(base_profile(NODE), NODE, (), {(Configuration(), False): HOST})
-    free = replace(machine, host={(Configuration(), False): dict.fromkeys(HOST, 0.0)})
-    assert predict(shape, cut, machine).step_time_s == pytest.approx(predict(shape, cut, free).step_time_s)
-
-
 def test_the_update_of_bf16_weights_moves_its_masters_too():
     cut = Configuration(1, 1, 1, "1f1b", 4)
     seconds = {}
@@ -122,28 +114,6 @@ def test_the_largest_model_that_a_gpu_trains_is_taken(monkeypatch, memory_gb, la
     assert len(found.suite) > 25
     assert max(cut.num_ranks for cut in found.suite) == 8
     assert str(hidden) in found.notes[0]
-
-
-def test_what_does_not_fit_is_left_out_and_said(monkeypatch):
-    monkeypatch.setattr(choose, "describe", lambda device: A100 | {"memory_bytes": 85e9})
-    found = choose.choose("large", False, "cuda")
-    assert all(cut.num_ranks > 1 for cut in found.suite)
-    assert "tp1 pp1 dp1 1f1b 4x1" in found.notes[-1]
-    monkeypatch.setattr(choose, "describe", lambda device: A100 | {"memory_bytes": 5e9})
-    with pytest.raises(Exception, match="take a smaller --size"):
-        choose.choose("large", False, "cuda")
-    assert choose.choose("auto", False, "cuda").shape.hidden_size == GptShape().hidden_size
-
-
-def test_small_models_take_what_ranks_there_are(monkeypatch):
-    monkeypatch.setattr(choose, "describe", lambda device: A100 | {"num_gpus": 2})
-    tiny = choose.choose("tiny", False, "cuda")
-    assert tiny.suite == tuple(cut for cut in SUITE if cut.num_ranks <= 2)
-    assert choose.choose("auto", True, "cuda").suite == QUICK_SUITE[:2]
-    assert choose.choose("auto", True, "cpu").suite == QUICK_SUITE
-    assert choose.choose("auto", False, "cpu").shape.precision == "fp32"
-    with pytest.raises(Exception, match="hours"):
-        choose.choose("medium", False, "cpu")
 
 
 @pytest.mark.parametrize("ranks", mostly_thorough([1, 2, 4, 8, 16, 64], (1, 4, 16)))

@@ -14,11 +14,7 @@ from flopcast_validation.strategies.question import (
     training_time,
 )
 from sim.engines import Program, run
-from sim.errors import SpecError
 from sim.schedules import build_order
-from sim.specs import ModelSpec
-from sim.specs.presets import load_preset
-from sim.work.sums import layer_params
 
 A100, DAY, YEAR = 312e12, 86400.0, 365.25 * 86400.0
 X160 = family(160)
@@ -33,13 +29,6 @@ def test_x160():
     assert X160.critical_batch_sequences == pytest.approx(82.0 * 160 ** (2 / 3), rel=2e-4)
     assert X160.training_flop == pytest.approx(6.22e24, rel=2e-3)
     assert training_time(X160, 1, 0, A100) / YEAR == pytest.approx(632, rel=2e-3)
-
-
-def test_x160_is_the_preset():
-    preset = ModelSpec.read(load_preset("models", "x160"), "model")
-    assert (preset.num_layers, preset.hidden_size, preset.num_heads) == (160, 25600, 160)
-    assert preset.max_sequence_length == X160.sequence_length
-    assert preset.num_layers * layer_params(preset) == pytest.approx(X160.params, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +76,3 @@ def test_the_schedule_played_has_the_modular_pipelines_bubble(pp, layers, microb
 )
 def test_times_of_the_reconstructed_table(gpus, bubble, tensor, days):
     assert training_time(X160, gpus, bubble + tensor, A100) / DAY == pytest.approx(days, rel=7e-3)
-
-
-def test_no_such_model():
-    with pytest.raises(SpecError, match=r"nearest: 32"):
-        family(31.6)
-    with pytest.raises(SpecError, match="x = 0"):
-        family(0)

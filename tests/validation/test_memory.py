@@ -5,9 +5,7 @@ import json
 import pytest
 from typed import typed
 
-from flopcast_calibration.readers.training_runs import read_rows
 from flopcast_validation.runs.memory import score_memory, summary, with_their_runs
-from sim.errors import SpecError
 
 
 @pytest.fixture
@@ -56,19 +54,6 @@ def test_a_peak_counts_what_its_source_s_program_prints(layouts):
     assert stated.comparable_bytes < reserved.comparable_bytes < unknown.comparable_bytes > unknown.needed_bytes
 
 
-def test_bad_rows_stay_beside_good_ones(layouts):
-    good, *bad = layouts({}, {"gpu": "TPU"}, {"layers": "nan"}, {"hidden": "9" * 400}, {"schedule": "?"}, {"dp": "-1"})
-    assert good.skipped is None
-    assert [item.row for item in bad] == [2, 3, 4, 5, 6]
-    assert all(item.skipped and item.predicted is None for item in bad)
-
-
-def test_a_table_without_outcomes_is_refused(tmp_path):
-    (tmp_path / "memory.csv").write_text("gpu,layers\n")
-    with pytest.raises(SpecError, match="lacks the columns num_gpus, hidden, heads, seq_len, outcome"):
-        score_memory(tmp_path / "memory.csv")
-
-
 def test_command_line(runs_file, run_row, tmp_path):
     path, out = runs_file([run_row(outcome="ok"), run_row(outcome="?")]), tmp_path / "out.json"
     result = typed("validate", "--memory", path, "--json", out)
@@ -79,19 +64,6 @@ def test_command_line(runs_file, run_row, tmp_path):
     assert set(data) == {"rows", "summary"}
     keys = "row outcome predicted needed_bytes available_bytes skipped peak_bytes comparable_bytes"
     assert set(data["rows"][0]) == set(keys.split())
-
-
-def test_measured_peaks_are_compared(runs_file, run_row):
-    plain, _, _ = outcomes = score_memory(
-        runs_file(
-            [run_row(outcome="ok", peak_gb=10), run_row(outcome="ok", peak_gb=""), run_row(outcome="ok", peak_gb="x")]
-        )
-    )
-    assert [item.peak_bytes for item in outcomes] == [10e9, None, None]
-    found = summary(outcomes)
-    assert (found["count"], found["peaks"]) == (3, 1)
-    assert found["peak_bias"] == pytest.approx(plain.comparable_bytes / 10e9 - 1)
-    assert found["peak_error"] == abs(found["peak_bias"])
 
 
 def test_peaks_are_compared_with_what_they_count(runs_file, run_row):
@@ -155,12 +127,3 @@ def test_published_peaks_of_the_third_collection(measurements):
     assert joined["peaks"] >= 150
     assert joined["peak_error"] <= 0.11 < alone["peak_error"] <= 0.13
     assert joined["accuracy"] >= 0.98
-
-
-@pytest.mark.thorough
-def test_published_outcomes(measurements, runs_file):
-    found = summary(score_memory(runs_file(read_rows(measurements / "memory_outcomes.csv", ())[::5])))
-    assert found["count"] >= 120
-    assert found["accuracy"] >= 0.96
-    assert found["false_oom"] <= 0.02
-    assert found["missed_oom"] <= 0.03

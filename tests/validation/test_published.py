@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter, defaultdict
-from contextlib import nullcontext
 from fnmatch import fnmatch
 from io import StringIO
 from math import log1p
@@ -20,21 +19,12 @@ from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import Listing, print_runs
 from flopcast_validation.runs.report import HEADLINES, markdown_table
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
-from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of, transfer, transfer_markdown
 from sim import estimate, load_scenario
 from sim.pricing.layouts import expected_slowest, slowdown
 from sim.specs.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[2]
 LICENCES = {"Apache-2.0", "BSD-3-Clause", "MIT", "figures of a published paper"}
-REASONS = (
-    "a single layer, not a training step",
-    "the parallel layout is not given",
-    "seq_len is empty",
-    "layers is empty, and .* is no model that ships",
-    "what their power is limited to is not printed",
-    "plan: ep 64 must divide tp · cp · dp = 32",  # as the source prints it
-)
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +73,6 @@ def test_the_readme_lists_every_table(tables):
     assert f"| all | | | {sum(int(line[1]) for line in lines)} | {sum(int(line[2]) for line in lines)} | |" in text
 
 
-def test_why_runs_are_not_predicted():
-    reasons = {run.skipped for run in shipped_runs() if not run.choices}
-    assert {reason for reason in reasons if not re.match("|".join(REASONS), reason)} == set()
-    unmet = [pattern for pattern in REASONS if not any(re.match(pattern, reason) for reason in reasons)]
-    assert unmet == []
-
-
 @pytest.mark.slow
 def test_some_of_the_shipped_runs_are_predicted_well(scored_some):
     errors = [abs(item.error) for item in scored_some if item.error is not None]
@@ -113,23 +96,6 @@ def test_the_shipped_runs_are_predicted_well(scored_published):
     assert len(every) > 850
     assert np.mean(every) < 0.135  # with cards of runs that nobody tuned, and experts in 4 bits
     assert np.median(every) < 0.075
-
-
-def test_shipped_runs_are_the_collected_ones(tables, measurements):
-    """Each shipped row is one of the collection, and a table leaves out none of its source."""
-    collected = defaultdict(Counter)
-    for name in ("training_runs.csv", "training_runs_2026.csv"):
-        for row in read_rows(measurements / name, ()):
-            collected[row["source"]][_measured(row)] += 1
-    wrong = [table.name for table in tables if Counter(map(_measured, table.rows)) != collected[table.lineage]]
-    assert wrong == []
-
-
-def _measured(row):
-    return (
-        row["gpu"], int(row["num_gpus"] or 0), row["model_name"], round(float(row["measured_value"]), 9),
-        row["measured_unit"],
-    )  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -206,45 +172,6 @@ def test_series_that_differ_in_the_number_of_gpus_alone_show_the_spread_of_gpus(
     assert len(slowest) > 100
     assert abs(slowest @ left / (slowest @ slowest)) < 0.015
     assert 0.02 < slowest @ without / (slowest @ slowest) < 0.045
-
-
-SOME = ("zero-bubble", "torchtitan-2024")
-"""Tables of which a fifth of the runs are predicted again as an unknown framework's, and after some of them."""
-
-
-@pytest.mark.thorough
-def test_what_runs_of_ones_own_are_worth(scored_published):
-    some = [item for item in scored_published if item.run.id.startswith(SOME) and item.error is not None]
-    found = transfer(some[::5], lambda what: nullcontext())
-    assert len(found.unknown) == len(found.known) == len(found.datasheet) == len(some[::5])
-    assert {item.scenario.stack.framework for item in found.unknown} == {"unknown"}
-    rows = rows_of(found)
-    means = {row.what: row for row in rows if row.lineage == MEAN}
-    assert means["after one run"].errors.mean_error < means["after one run"].before
-    worse = [row.errors.mean_error - row.before for row in rows if row.what == "after one run"]
-    assert sum(worse) / len(worse) < 0.01  # a run of one's own never makes the others worse by more than that
-    assert {each.name for each in coverages(found)} >= {
-        "unknown framework, after one run",
-        "GPU known by its datasheet, 16-bit",
-    }
-
-
-@pytest.mark.thorough
-def test_the_page_has_the_errors_of_known_frameworks(scored_published):
-    """Lines of the page that take no fits; `flopcast validate --transfer --markdown` prints all of them, in minutes."""
-    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
-    known = [item for item in scored_published if item.error is not None]
-    found = Transfer(known, [], [], {})
-    lines = transfer_markdown(rows_of(found)).splitlines()
-    missing = [line for line in lines if line not in text]
-    assert missing == [], "docs/validation.md is not what flopcast validate --transfer --markdown prints"
-
-
-def test_errors_of_rates_and_times_have_one_sign():
-    for name in ("single-runs", "papers"):
-        for row in score(name).rows:
-            slower = row.predicted < row.measured if row.is_rate else row.predicted > row.measured
-            assert (row.error > 0) == slower
 
 
 # Cards that people own, by trainers whose code was read: beginning of the rows' names, GPU; what their tables leave to

@@ -18,13 +18,6 @@ ROW_KEYS = {"id", "source", "gpu", "unit", "measured", "predicted", "error", "in
 # The table
 
 
-def test_several_tables_are_one(runs_file, run_row):
-    first = runs_file([run_row(id="one")])
-    other = runs_file([run_row(id="two"), run_row(id="three", tp=7)], "other.csv")
-    found = CliRunner().invoke(app, ["--runs", str(first), "--runs", str(other), "--json", "-"])
-    assert [row["id"] for row in json.loads(found.stdout)["rows"]] == ["one", "two", "three"]
-
-
 def test_good_rows_are_scored_beside_bad_ones(runs_file, run_row):
     rows = [run_row(), run_row(id="two", gpu="TPU"), run_row(id="three", seq_len="nan"), run_row(id="four", dp="x")]
     good, *bad = score_runs(runs_file([*rows, run_row(id="five", zero_stage=7)]))
@@ -53,18 +46,6 @@ def test_rows_with_the_same_id_keep_their_own_measurement(runs_file, run_row):
     assert [item.constant_error for item in scored] == pytest.approx([7.5 / 3 - 1, 6 / 6 - 1, 4.5 / 9 - 1])
 
 
-def test_a_layout_is_simulated_once(runs_file, run_row, monkeypatch):
-    import flopcast_validation.runs.score as score
-
-    calls = []
-    predict = score.predict
-    monkeypatch.setattr(score, "predict", lambda run: calls.append(run) or predict(run))
-    scored = score_runs(runs_file([run_row(id=str(i), measured_value=3 + i / 100) for i in range(50)]))
-    assert len(calls) == 1
-    assert len({item.step_time_s for item in scored}) == 1
-    assert len({item.error for item in scored}) == 50
-
-
 def test_json_has_rows_and_groups_and_no_nan(runs_file, run_row):
     rows = [run_row(), run_row(id="bad", measured_value="nan"), run_row(id="moe", experts=8, gpu="H100-SXM")]
     scored = score_runs(runs_file(rows))
@@ -76,22 +57,6 @@ def test_json_has_rows_and_groups_and_no_nan(runs_file, run_row):
     assert (whole["count"], whole["skipped"]) == (1, 2)
     (empty,) = (group for group in data["groups"] if (group["by"], group["name"]) == ("gpu", "H100-SXM"))
     assert empty["mean_error"] is None
-
-
-def test_a_sweep_is_ranked(runs_file, run_row):
-    layouts = [{"tp": 1, "dp": 8}, {"tp": 2, "dp": 4}, {"tp": 4, "dp": 2}, {"tp": 8, "dp": 1}]
-    rows = [run_row(id=str(i), **layout) for i, layout in enumerate(layouts)]
-    predicted = [item.predicted for item in score_runs(runs_file(rows))]
-    for row, value in zip(rows, predicted, strict=True):
-        row["measured_value"] = value * 1.5
-    (whole,) = (group for group in groups_of(score_runs(runs_file(rows))) if group.by == "all")
-    assert whole.tau == pytest.approx(1)
-    assert whole.regret == 0
-    for row, value in zip(rows, predicted, strict=True):
-        row["measured_value"] = 1 / value
-    (whole,) = (group for group in groups_of(score_runs(runs_file(rows))) if group.by == "all")
-    assert whole.tau == pytest.approx(-1)
-    assert whole.regret == pytest.approx(max(predicted) / min(predicted) - 1)
 
 
 # The command line
@@ -134,10 +99,3 @@ def test_mistakes_are_refused_before_any_work(runs_file, run_row, tmp_path):
         assert isinstance(result.exception, FlopcastError)
         assert says in str(result.exception)
         assert result.stdout.strip() == ""
-
-
-def test_frameworks_that_are_not_known_are_named(runs_file, run_row):
-    rows = [run_row(framework="HF Trainer"), run_row(id="two", framework="HF Trainer"), run_row(id="three")]
-    text = typed("validate", "--runs", runs_file(rows)).stdout
-    assert "frameworks that are not known, priced as others of their time: HF Trainer (2)" in text
-    assert "--markdown: always" in text

@@ -78,21 +78,6 @@ def kernels_s(scenario, chosen, clocked=True):
     return found * scenario.training.global_batch_size / scenario.plan.microbatch_size
 
 
-def test_multiplies_of_steps_run_at_the_clock_that_is_left(scored):
-    """Beside measured kernels; at the clock of multiplies that follow each other they would take a sixth longer."""
-    with TABLE.open(encoding="utf-8") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
-    errors = {True: [], False: []}
-    for name, item in scored.items():
-        if not any(word in name for word in ("GPT-2", "compiled", "eager", "lora")):
-            for clocked, found in errors.items():
-                seconds = kernels_s(item.scenario, lambda kernel: kernel.kind == "matmul", clocked)
-                found.append(seconds / float(rows[name]["gemm_s"]) - 1)
-    assert len(errors[True]) > 8
-    assert mean(errors[True]) < 0.055
-    assert mean(errors[False]) > 0.12
-
-
 @pytest.mark.parametrize("table", ["h100-steps.csv", "h200-steps.csv"])
 def test_classes_of_kernels(table):
     """Each by itself, not only their sum: what is bound by memory, adapters' narrow multiplies, the optimizer."""
@@ -134,12 +119,6 @@ def test_what_transformers_runs_by_itself_takes(scored, run, field, worth):
     without, whole = (estimate(each).step_time_s for each in (scenario.replace(stack=stack), scenario))
     assert without / whole - 1 < -worth
     assert abs(whole / measured - 1) < abs(without / measured - 1)
-
-
-def test_memory_of_steps_on_an_h200():
-    outcomes = score_memory(TABLE)
-    assert all(each.right for each in outcomes)
-    assert mean(each.comparable_bytes / each.peak_bytes - 1 for each in outcomes) < 0.15
 
 
 def test_the_verb_needs_a_gpu_and_keeps_what_was_measured(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 from scored import score_runs
 
 from flopcast_validation.runs.biases import biases
-from flopcast_validation.runs.score import groups_of
 from flopcast_validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
 from flopcast_validation.runs.sweeps import GOAL, sweeps_of
 
@@ -63,13 +62,6 @@ def log2(text):
     return log(float(text)) / log(2)
 
 
-def test_groups_sum_their_sweeps_up(runs_file, run_row):
-    scored = measured(runs_file, run_row, lambda row: 0.1 if row["id"] == "17" else 1.0)
-    (whole,) = (group for group in groups_of(scored) if group.by == "all")
-    (sweep,) = sweeps_of(scored)
-    assert (whole.sweeps, whole.regret, whole.tau) == (1, sweep.regret, sweep.tau)
-
-
 def test_repeats_are_one_layout_and_tell_of_chance(runs_file, run_row):
     rows = [run_row(id=str(number), measured_value=10.0 + number, **layout) for number, layout in enumerate(LAYOUTS)]
     rows += [run_row(id=f"again {number}", measured_value=8.0, **LAYOUTS[0]) for number in range(2)]
@@ -94,16 +86,6 @@ def test_a_perfect_planner_is_charged_for_chance_only(runs_file, run_row):
     rows[0]["measured_value"] = 5.0  # so far ahead that chance cannot hide it
     (clear,) = sweeps_of(score_runs(runs_file(rows)))
     assert oracle_regret(clear, 0.01) == 0
-
-
-def test_kernels_are_no_choice_of_the_planner(runs_file, run_row):
-    """Runs of another attention kernel are another sweep, and say so; what runs beside compute is not."""
-    rows = [run_row(id=f"{kernel[-1]}{number}", framework="Aleph Alpha in-house", kernel=kernel, **layout)
-            for kernel in ("flash_attention2", "torch") for number, layout in enumerate(LAYOUTS)]  # fmt: skip
-    flash, math = sweeps_of(score_runs(runs_file(rows)))
-    assert flash.count == math.count == len(LAYOUTS)
-    assert flash.name.endswith(", flash 2")
-    assert math.name.endswith(", plain softmax")
 
 
 HELD = {

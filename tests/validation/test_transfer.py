@@ -12,12 +12,12 @@ from flopcast_calibration.priors import parameters_named, priors
 from flopcast_calibration.readers.cases import read_measured
 from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
 from flopcast_calibration.write import as_measured
-from flopcast_validation.runs.anchored import after_runs, choices, sources
+from flopcast_validation.runs.anchored import after_runs, sources
 from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
 from flopcast_validation.runs.transfer import as_unknown, by_datasheet
-from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of, summaries
-from sim import build_scenario, estimate, load_scenario, uncertainty
+from flopcast_validation.runs.transfer_report import MEAN, Transfer, coverages, rows_of
+from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.specs import load_preset
 from sim.specs.hardware import GpuSpec
@@ -72,13 +72,6 @@ def test_a_run_of_ones_own_brings_the_others_along(scored, after_one):
             assert len({item.run.source for item in each.after}) == 1
             assert len(each.after) == len(LAYOUTS) - count
             assert all(len(item.scenario.profile.provenance.measured) == count for item in each.after)
-
-
-def test_to_first_order_the_others_follow_as_they_are_estimated(scored, after_one):
-    exact, quick = after_one, after_runs(scored, 1, first_order=shipped_spreads())
-    for one, other in zip(exact, quick, strict=True):
-        for estimated, followed in zip(one.after, other.after, strict=True):
-            assert followed.step_time_s == pytest.approx(estimated.step_time_s, rel=0.03)
 
 
 def test_the_further_away_a_run_is_the_less_it_tells(scored):
@@ -153,22 +146,6 @@ def test_an_odd_run_makes_no_other_worse(name, run_row):
     assert abs(other) < abs(one) + 0.02
 
 
-def test_summaries_are_means_over_lineages(scored, after_one, unknown):
-    """Half of the runs as predicted, half a tenth longer, in one lineage each."""
-    found = Transfer(scored, [], [], {1: after_one})
-    stated, after = summaries(found)
-    assert (stated.what, stated.lineages, stated.runs) == ("as stated", 2, 2 * len(LAYOUTS))
-    assert stated.error == stated.before == pytest.approx(np.mean([abs(item.error) for item in scored]))
-    assert after.error < 0.5 * after.before
-    assert (after.worse, after.worst) == (0, "")
-    assert after.factor < stated.factor
-    assert after.score < stated.score
-    assert 0 <= stated.inside <= after.inside <= 1
-    runs, after = unknown  # tables of one's own have such runs too
-    of_own = coverages(Transfer(runs, [], [], {1: after}))
-    assert [each.name for each in of_own] == ["as stated, 16-bit", "as stated, after one run"]
-
-
 def test_a_folder_of_cases_is_a_table_of_runs(tmp_path, scenarios):
     (tmp_path / "cases").mkdir()
     text = (scenarios / "megatron-2021" / "1.7b.yaml").read_text(encoding="utf-8")
@@ -200,14 +177,6 @@ def test_shares_are_slopes_of_the_values_that_drive_them(changes):
         assert slopes[part] == pytest.approx(shares.get(part, 0.0), abs=0.06), part
 
 
-def test_choices_are_always_the_same_and_never_twice():
-    for size, count in ((2, 1), (9, 1), (4, 3), (30, 3)):
-        found = list(choices(size, count, "source"))
-        assert found == list(choices(size, count, "source"))
-        assert len(found) == len(set(found)) >= 1
-        assert all(len(set(chosen)) == count and max(chosen) < size for chosen in found)
-
-
 @pytest.mark.thorough
 def test_the_report_has_every_lineage_and_the_means(scored, unknown):
     runs, after = unknown
@@ -233,13 +202,6 @@ def test_the_shipped_table_is_what_the_profiles_have_in_common():
     assert {name: shipped[name] for name in table()} == table()
 
 
-def test_8_bits_double_no_exponentials():
-    """Multiplies in 8 bits go twice as fast, their exponentials do not: on H100 FlashAttention-3 gains up to 1.6 by them
-    at heads of 128 (Shah et al. 2024, arXiv:2407.08608, figures 5 and 7)."""
-    columns = by_datasheet_of("gh200-96gb")["attention"]["half_columns"]
-    assert 2 * (128 + columns) / (128 + 2 * columns) == pytest.approx(1.5, abs=0.1)
-
-
 def by_datasheet_of(gpu):
     return datasheet_profile(GpuSpec.read(load_preset("gpus", gpu), gpu))
 
@@ -256,14 +218,6 @@ def test_attention_of_graphics_cards_loses_to_exponentials_what_its_slower_multi
         assert by_datasheet_of(gpu)["attention"]["forward_efficiency"] == pytest.approx(1 / (1 + lost), rel=0.02), gpu
 
 
-def test_multiplies_that_were_measured_count_before_the_law():
-    measured = load_yaml(TABLE)["multiplies"]
-    assert by_datasheet_of("t4-16gb")["gemm"]["max_efficiency"] == measured["T4-16GB"] < 0.7
-    assert all(
-        GpuSpec.read(load_preset("gpus", name.lower()), name).name == name for name in measured if name != "source"
-    )
-
-
 @pytest.mark.parametrize("left", ["v100-sxm3", "a100", "h100", "b200"])
 def test_the_share_of_peak_follows_the_power(left):
     """Of a GPU that the law has not seen, what multiplies reach in training, from its datasheet alone."""
@@ -272,31 +226,6 @@ def test_the_share_of_peak_follows_the_power(left):
     watts = watts_per_flop_per_s(gpu if gpu.max_power_w else gpu.replace(max_power_w=450.0))
     reached = min(1.0, law["max_efficiency"] * (watts / law["at"]) ** law["exponent"])
     assert reached == pytest.approx(load_preset("profiles", left)["gemm"]["max_efficiency"], rel=0.15)
-
-
-def test_a_gpu_without_a_profile_is_answered_for(scenarios):
-    path = scenarios / "megatron-2021" / "39.1b.yaml"
-    answer = estimate(load_scenario(path, ["cluster.node=mi300x-8", "profile=", "training.precision=bf16"]))
-    assert answer.scenario.profile.name == "datasheet"
-    assert any("no measured profile of MI300X" in line for line in answer.scenario.assumed)
-    assert "datasheet" in uncertainty.facts_of(answer.scenario)
-    low, high = answer.step_time_interval_s
-    own = estimate(load_scenario(path)).step_time_interval_s
-    assert high / low > own[1] / own[0]
-
-
-def test_its_values_can_be_overridden_in_every_way(scenarios):
-    path = scenarios / "megatron-2021" / "39.1b.yaml"
-    data = load_yaml(path)
-    by_file = build_scenario({**data, "profile": {"preset": "datasheet", "gemm": {"max_efficiency": 0.5}}})
-    by_line = load_scenario(path, ["profile=datasheet", "profile.gemm.max_efficiency=0.5"])
-    assert by_file.profile == by_line.profile
-    assert by_file.profile.gemm.max_efficiency == 0.5
-    assert by_file.profile.gpu == by_file.cluster.gpu.name
-    later = load_scenario(path, ["profile=datasheet", "cluster.node=dgx-h100"])  # the GPU that counts is the last
-    assert later.profile.gemm.max_efficiency < 0.75 < load_scenario(path, ["profile=datasheet"]).profile.gemm.max_efficiency  # fmt: skip
-    with pytest.raises(SpecError, match="max_efficency"):
-        load_scenario(path, ["profile=datasheet", "profile.gemm.max_efficency=0.5"])
 
 
 # What a table leaves out of its precision.
