@@ -207,7 +207,8 @@ def _baseline(
     kept &= (tp == degree) | (wide is None)
     if not kept.any():
         return None
-    space = replace(space.with_layouts(kept), categories=tuple(wanted))
+    columns = space.columns.take(np.flatnonzero(kept[space.columns.layout]))
+    space = replace(space, columns=columns, categories=tuple(wanted))
     contiguous = space.columns.schedule != SCHEDULES.index("interleaved")
     priced = price_space(space)
     fits = np.flatnonzero((priced.memory_bytes <= scenario.cluster.gpu.usable_bytes) & contiguous[priced.row])
