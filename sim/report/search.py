@@ -59,12 +59,14 @@ def plan_rank_view(result: SearchResult, ranked: Why, question: str) -> Group:
     out = f"; not ranked: {ranked.ruled_out}" if ranked.ruled_out else ""
     plan = f"{say.plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}"
     lines: list[RenderableType] = [title(question), f"{plan}, {lost} against the best{out}"]
+    rows = [row for row, best in enumerate(result.best, 1) if best.answer.scenario.plan == answer.scenario.plan]
+    listed_as = f", which have other layouts of stages; it is row {rows[0]} of the best" if rows else ""
     for each in ranked.among:
         best = each.best.answer
         change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
         kind = "" if each.kind == ranked.among[0].kind else f" {each.kind}"
         among = f"the {each.of:,} plans that fit{kind}"
-        place = f"Rank {each.rank:,} of {among}." if each.rank else f"Not ranked among {among}."
+        place = f"Rank {each.rank:,} of {among}." if each.rank else f"Not ranked among {among}{listed_as}."
         own = best.scenario.plan == answer.scenario.plan
         said = f" The best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})."
         lines.append(indented(Text(place + ("" if own else said))))
@@ -221,7 +223,8 @@ def _heading(result: SearchResult) -> Text:
     said = title(f"{result.space.scenario.name}: {found}\n")
     theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
     made = result.plans_made_to_fit
-    more = f", and {made:,} more once they recompute more or use the host's memory" if made else ""
+    ways = "recompute more or use the host's memory" if "offload" in result.room else "recompute more"
+    more = f", and {made:,} more once they {ways}" if made else ""
     said.append(
         f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
         f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(proof_of(result)[0])}"

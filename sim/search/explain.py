@@ -19,7 +19,9 @@ from sim.search.plans.space import Fields, agrees, check_value, has_fields
 from sim.search.result import SearchResult, Selection
 from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under
-from sim.specs import ParallelPlan, Scenario
+from sim.specs import ParallelPlan, Scenario, build_scenario
+from sim.specs.writing import scenario_yaml
+from sim.specs.yaml12 import parse_yaml
 from sim.units import value_words
 from sim.work.recompute import recompute_word, searched_word
 
@@ -152,13 +154,19 @@ def overlaps_off(answer: Estimate, least: float) -> dict[str, float]:
 
     least : Share of the step time from which on an overlap is named.
     """
-    found, scenario, step_s = dict[str, float](), answer.scenario, answer.step_time_s
+    found, step_s = dict[str, float](), answer.step_time_s
+    data = parse_yaml(
+        scenario_yaml(answer.scenario), answer.scenario.name
+    )  # as a user would set it, since frameworks' rules depend on it
     for name in OVERLAPS:
-        if not getattr(scenario.stack, name):
-            changed = scenario.replace(stack=scenario.stack.replace(**{name: True}))
+        if not getattr(answer.scenario.stack, name):
+            try:
+                changed = build_scenario(data, [f"stack.{each}=true" for each in (*found, name)])
+            except FlopcastError:  # the framework or the plan has no such overlap
+                continue
             saved_s = step_s - estimate(changed).step_time_s
             if saved_s >= least * answer.step_time_s:
-                found[name], scenario, step_s = saved_s, changed, step_s - saved_s
+                found[name], step_s = saved_s, step_s - saved_s
     return found
 
 
