@@ -442,7 +442,7 @@ def train(
     run, background = run_of(1.0, terms), None
     if storing.pause_s is not None:
         background = run_of(1.0, replace(terms, asynchronous=True))
-    ways = (f"{show_time(load.seconds)} with {LOAD_WORDS[by]}" for by, load in storing.loads.items())
+    ways = (f"{show_time(load.seconds)} where {LOAD_WORDS[by]}" for by, load in storing.loads.items())
     notes.append(f"loading a checkpoint takes {', '.join(ways)}; the fastest way is used")
     if run.energy_j is None:
         notes.append(unknown_energy(node))

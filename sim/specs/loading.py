@@ -202,8 +202,8 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     settled = laid_over(presets.datasheet_profile(gpu), stated)
     share = settled["gemm"]["max_efficiency"]
     assumed.append(
-        f"no measured profile of {gpu.name} was named (profile datasheet). Peaks and bandwidths are its datasheet's. "
-        f"It is assumed to reach the shares of them that other GPUs reach, such as {share:.0%} in multiplies"
+        f"no measured profile of {gpu.name} is used (profile datasheet). Peaks and bandwidths are its datasheet's. "
+        f"It is assumed to reach the shares of them that other GPUs reach, and by its power {share:.0%} in multiplies"
     )
     for each in presets.rates_by_name(gpu):
         field = f"{each.section}.{next(iter(each.values))}"

@@ -143,8 +143,8 @@ class OperationParams(Spec):
     base_latency_s: NonNegativeFloat
     """Fixed part of a collective's latency. Hops come on top. An all-reduce over N domains of g GPUs makes, as a ring,
     2 (N − 1) hops of the network and 2 N (g − 1) of NVLink; as a tree, 2 ⌈log₂ N⌉ and 2 (g − 1); and where NVLink's
-    switches add, 2 ⌈log₂ N⌉ and 2. Gathers and scatters make half of a ring's, and the hierarchical way adds up the
-    latencies of its three parts. [s]"""
+    switches add, 2 ⌈log₂ N⌉ and 2. Gathers and scatters make half of a ring's. The hierarchical way takes
+    the base of NVLink twice and that of the network once, with their hops. [s]"""
     hop_latency_s: NonNegativeFloat
     """Latency of one hop over this link: a step of a ring, or a level of a tree, that crosses it. An operation that
     `operations` lists has its own. [s]"""

@@ -66,6 +66,7 @@ def test_ring_volume(kind, n):
         ("ring", 6.6, 0.6, 2.7, 1, 15.0),  # LL
         ("ring", 8.4, 3.4, 14, 16, 1190.0),
         ("tree", 8.4, 4.0, 14, 16, 176.4),
+        ("hierarchical", 8.4, 3.4, 14, 16, 2 * (8.4 + 7 * 3.4) + 8.4 + 30 * 14),  # the sum of its three parts
     ],
 )
 def test_latency_of_nccl(algorithm, base, inside, outside, nodes, microseconds):
