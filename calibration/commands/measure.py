@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,7 +78,12 @@ def run(
             if bar is not None:
                 bar(done, total, what)
 
-        data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
+        try:
+            data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
+        except KeyboardInterrupt:
+            if leads:
+                typer.secho(f"what was measured is in {raw}; the same command goes on from there", err=True)
+            raise
     if data is not None:
         for line in _failures(data):
             typer.secho(f"could not be measured: {line}", err=True)
@@ -114,6 +120,8 @@ def fit(
     from sim.files import here_or_shipped
 
     check_out(out)
+    raw = out.with_suffix(".jsonl")
+    _spare_journal(raw, files)
     operation = operation and collective(operation)
     machine: dict[str, Any] = {}
     items = []
@@ -125,11 +133,22 @@ def fit(
         items += log.measurements
     data = MeasurementSet(machine, tuple(least_disturbed(items)))
     asked = _asked(data.machine, node, network, base)
-    raw = out.with_suffix(".jsonl")
     result = _fitted(data, out, asked, draws, force)
     if raw not in files:
         write_journal(raw, {"device": "not stated", **machine, "node": asked[0].name}, data.measurements)
     _write(result, out, raw)
+
+
+def _spare_journal(raw: Path, files: Sequence[Path]) -> None:
+    """Refuse to write what was fitted over the journal of a run, which holds the only copy of its measurements."""
+    from flopcast_calibration.measurement import read_journal
+
+    if raw in files or not raw.is_file() or "node" in read_journal(raw).machine:  # a fit's copy names the node
+        return
+    raise SpecError(
+        f"{raw} holds what calibrate run measured, and this fit would write its own data over it: give another file "
+        f"with -o, or fit both together: flopcast calibrate fit {' '.join(map(shlex.quote, map(str, (raw, *files))))}"
+    )
 
 
 def _join(machine: dict[str, Any], facts: dict[str, Any], path: Path) -> None:

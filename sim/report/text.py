@@ -93,7 +93,7 @@ def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
     """The numbers, where the time goes, memory by pipeline rank, and the assumptions that count most."""
     scenario, shares, seconds = answer.scenario, answer.breakdown.shares(), answer.breakdown.seconds
     recompute, rows = scenario.plan.recompute != "none", list[tuple[str, str | Text, Text]]()
-    names = {"hardware": "Per GPU", "model": "  no recompute"} if recompute else {"model": "Per GPU"}
+    names = {"hardware": "Per GPU", "model": "  model FLOPs"} if recompute else {"model": "Per GPU"}
     for fact in say.headline(answer, names, sure=False)[1:]:
         value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
         rows.append((fact.name, value, Text(fact.note, style="bold red" if fact.wrong else "")))
@@ -171,7 +171,9 @@ def clear_words(first: Estimate, second: Estimate) -> str:
         "framework": one.stack.framework != other.stack.framework,
     }
     if not any(differ.values()):
-        return f"{unclear} Machine and framework are the same, so most of the error is too: the difference is surer."
+        return (
+            f"{unclear} They share machine and framework, so their errors are mostly alike: the order is likely right."
+        )
     return f"{unclear} The two differ in {listed((name for name, on in differ.items() if on), 'and')}."
 
 

@@ -343,7 +343,8 @@ def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
     if not values:
         return []
     shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())
-    version = f"the latest {found.framework}" if found.version == LATEST else f"{found.framework} {found.version}"
+    latest = f"the latest {found.framework} (stack.version names another)"
+    version = latest if found.version == LATEST else f"{found.framework} {found.version}"
     return [f"{version} is stack {found.release} with {shown} (flopcast presets show {found.framework})"]
 
 

@@ -55,6 +55,12 @@ def test_command_line_fits_shows_draws_and_compares(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert figure.stat().st_size > 10_000
     assert typed("calibrate", "compare", "a100", profile).returncode == 0
+    # A fit of other data does not take the place of a run's journal, the only copy of what it measured.
+    before = raw.read_bytes()
+    over = typed("calibrate", "fit", profile.with_suffix(".jsonl"), "-o", raw.with_suffix(".yaml"), "--draws", 2)
+    assert over.returncode == 2
+    assert "holds what calibrate run measured" in over.stderr
+    assert raw.read_bytes() == before
 
 
 def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monkeypatch):
