@@ -110,10 +110,8 @@ def node_of(machine: dict[str, Any]) -> str:
 
 def fitting_nodes(machine: dict[str, Any]) -> list[str]:
     """Node presets whose GPU has the device's name; with as many GPUs as the machine, if that is known."""
-    device, gpus = (
-        str(machine.get("device", "")),
-        {name: load_preset("nodes", name)["gpu"] for name in preset_names("nodes")},
-    )
+    device = str(machine.get("device", ""))
+    gpus = {name: load_preset("nodes", name)["gpu"] for name in preset_names("nodes")}
     fitting = [name for name, gpu in gpus.items() if _is_called(device, str(load_preset("gpus", gpu)["name"]), name)]
     if len(fitting) > 1 and machine.get("num_gpus"):
         wide = [name for name in fitting if load_preset("nodes", name)["gpus_per_node"] == machine["num_gpus"]]

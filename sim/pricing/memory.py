@@ -183,6 +183,6 @@ def assumed(scenario: Scenario) -> Iterator[str]:
     if gpu.reported_memory_bytes is None:
         yield (
             f"what the driver of {gpu.name} leaves to a program is not known, so all {show(gpu.memory_bytes, 'B')} "
-            "count as free; most drivers keep up to 2% (cluster.node.gpu.reported_memory, as torch.cuda.mem_get_info "
-            "says it)"
+            "count as free. Drivers of other GPUs keep about 1% of HBM and up to 9% of GDDR "
+            "(cluster.node.gpu.reported_memory, as torch.cuda.mem_get_info says it)"
         )

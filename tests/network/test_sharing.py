@@ -126,7 +126,7 @@ def test_the_slowest_flow_of_fair_sharing_is_what_the_fullest_link_allows(ratio,
 @pytest.mark.parametrize("rails", [False, True])
 @pytest.mark.parametrize("size", [16, 64, 256])
 def test_all_to_alls_under_a_leaf_of_four_nodes_by_hand(size, rails):
-    """Of what a member sends out of its node of 8, partners under other leaves get (size - 32) parts of size - 8."""
+    """Partners under other leaves get size - 32 of the size - 8 parts that a member sends out of its node of 8."""
     cluster = built(ratio=4.0, rails=rails).cluster
     up = max(0, size - 32) / (size - 8)
     assert share(cluster, size, 1, "all_to_all") == pytest.approx(min(1.0, 0.25 / up if up else 1.0))
