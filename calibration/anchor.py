@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flopcast_calibration.from_runs import RunsFit
     from flopcast_calibration.readers.training_runs import Run
     from sim.check import Explanation
+    from sim.estimate import Estimate
     from sim.specs import Scenario
 
 
@@ -45,7 +46,7 @@ def anchor(
     from rich.console import Console
 
     from flopcast_calibration.commands.shared import check_out
-    from flopcast_calibration.from_runs import fit_runs, predict
+    from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named
     from flopcast_calibration.readers.cases import run_of
     from flopcast_calibration.write import write_runs_profile
@@ -64,15 +65,14 @@ def anchor(
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names)
     behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)
-    stated = {run.id: predict(run) for run in found.runs}
-    too_full = {name: answer for name, answer in stated.items() if not answer.fits}
+    too_full = [(run.id, answer) for run, answer in zip(found.runs, found.answers, strict=True) if not answer.fits]
     learnt = len(found.too_far) < len(found.runs)
     if learnt:
         write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
     if as_json:
         behind_it = [each._asdict() for each in behind]
         profile = str(out) if learnt else None
-        print_json({"profile": profile, **facts_of(found), "does_not_fit": list(too_full), "behind": behind_it})
+        print_json({"profile": profile, **facts_of(found), "does_not_fit": [name for name, _ in too_full], "behind": behind_it})
     else:
         print_ = Console(highlight=False, markup=False).print
         _print_moved(print_, found)
@@ -227,11 +227,11 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
             )
 
 
-def _print_too_full(print_: Any, too_full: Mapping[str, Any]) -> None:
+def _print_too_full(print_: Any, too_full: Sequence[tuple[str, Estimate]]) -> None:
     """The runs that took place although the scenario says that they do not fit in memory."""
     from sim.units import show
 
-    for name, answer in too_full.items():
+    for name, answer in too_full:
         print_(
             f"{name}: the scenario needs {show(answer.largest.total, 'B')} a GPU and has "
             f"{show(answer.memory_available_bytes, 'B')}, and yet it ran. It probably kept less than the scenario "

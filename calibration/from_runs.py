@@ -10,7 +10,6 @@ alike, however many rows they have.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -71,11 +70,13 @@ class Parameter:
 class RunsFit:
     """What came of a fit.
 
+    answers : bottom-up estimates of the runs.
     too_far : runs further off than ODD standard deviations of all that may move, which changed nothing.
     before, errors : predicted over measured step time − 1 of every run, bottom-up and fitted.
     """
 
     runs: tuple[Run, ...]
+    answers: tuple[Estimate, ...]
     parameters: tuple[Parameter, ...]
     before: np.ndarray
     errors: np.ndarray
@@ -160,10 +161,10 @@ def fit_runs(
         for each, error in zip(answers, before, strict=True)
     ]
     start = {name: start_of(usable[0].choices[0], name) for name in parameters}
-    found = drawn_to(start, doubts, [run.family for run in usable])
+    found = drawn_to(start, doubts)
     after = [_error(run, predict(run, found.values_at(place_of(run.choices[0])))) for run in settled]
     far = tuple(run for run, odd in zip(usable, found.odd, strict=True) if odd)
-    return RunsFit(usable, found.parameters(), before, np.array(after), far, found)
+    return RunsFit(usable, answers, found.parameters(), before, np.array(after), far, found)
 
 
 def _error(run: Run, answer: Estimate) -> float:
@@ -234,103 +235,34 @@ class Drawn(NamedTuple):
         )
 
 
-def drawn_to(
-    start: Mapping[str, float],
-    doubts: Sequence[Doubt],
-    families: Sequence[str],
-    spreads: Spreads | None = None,
-) -> Drawn:
+def drawn_to(start: Mapping[str, float], doubts: Sequence[Doubt], spreads: Spreads | None = None) -> Drawn:
     """Values drawn to runs, from where those that may move start.
 
-    doubts, families : of every run, doubts `as_driven`.
+    A run with loads l and likenesses a to the measured ones M is expected to be off by the sum of a (l · loads) weight,
+    the weights being K⁻¹ e with K = k(M, M) + r², r = REST and e how far the measured runs are off. This conditions a
+    normal (Rasmussen and Williams 2006, eq. 2.25). Runs that are odd say nothing.
+
+    doubts : of every run.
     """
-    sizes = np.array([each.log_error for each in doubts])
     known, spreads = [priors()[name] for name in start], spreads or shipped_spreads()
-    places = [each.place for each in doubts]
+    places, sizes = [each.place for each in doubts], np.array([each.log_error for each in doubts])
     alike = closeness(places, places, spreads.apart)
-    open_ = np.array([any(each.part == part for each in known) for part in PARTS])
-    # A family of many rows counts as the square root of their number: rows of a sweep share their errors.
-    count = Counter(families)
-    noise = np.array([REST * count[of] ** 0.25 for of in families])
     loads = np.array([each.loads(spreads) for each in doubts])
-    odd = too_far(loads * open_, sizes, noise)
-    noise[odd] = np.inf
+    loads *= np.array([any(each.part == part for each in known) for part in PARTS])
+    odd = np.abs(sizes) >= ODD * np.sqrt(np.sum(loads**2, axis=1) + REST**2)
     scale = float(np.exp(np.mean(np.log([each.scale(spreads) for each in doubts]))))  # less known kinds are further off
     moves = np.array([[each.power * (each.part == part) for each in known] for part in PARTS], float)  # of values
     moves *= scale * np.array(list(spreads.parts.values()))[:, None]
 
-    def reached(sizes_of_parts: np.ndarray) -> np.ndarray:
-        """What values within their bounds take of the parts' moves, (runs, parts)."""
-        ends = np.log([[each.pulled(value, way) / value for value, each in zip(start.values(), known, strict=True)]
-                       for way in (-np.inf, np.inf)])  # fmt: skip
-        by_value = np.clip(sizes_of_parts @ moves, *ends)
-        share = np.divide(1.0, moves, out=np.zeros_like(moves), where=moves != 0.0)
-        return np.asarray(by_value @ share.T / np.maximum((moves != 0.0).sum(axis=1), 1))
-
-    pulls, inverse = _pulls(loads, alike, sizes, noise, open_, reached)
-    seen = loads * alike[alike.sum(axis=0).argmax()][:, None] * open_
+    used = np.ix_(~odd, ~odd)
+    inverse = np.zeros_like(alike)
+    inverse[used] = np.linalg.inv((loads @ loads.T * alike)[used] + REST**2 * np.eye(np.sum(~odd)))
+    pulls = loads * (inverse @ sizes)[:, None]
+    seen = loads * alike[alike.sum(axis=0).argmax()][:, None]
     left = np.sqrt(1.0 - np.einsum("ip,ij,jp->p", seen, inverse, seen))
     widths = np.array([np.abs(moves).sum(axis=0), (np.abs(moves) * left[:, None]).sum(axis=0)])
     return Drawn(start, places, pulls @ moves, widths, odd, spreads.apart)
 
 
-RUN_FREEDOM = 4.0
-"""Degrees of freedom of the Student t that a measured run's own rest follows: one far off says little of others."""
 ODD = 3.0
 """Standard deviations of an error beyond which a run is odd: nothing that is open explains it, so it moves nothing."""
-
-
-def too_far(loads: np.ndarray, sizes: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Which runs are odd. Parameters as `condition`."""
-    return np.asarray(np.abs(sizes) >= ODD * np.sqrt(np.sum(loads**2, axis=1) + noise**2))
-
-
-def condition(
-    loads: np.ndarray, alike: np.ndarray, sizes: np.ndarray, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weight of each measured run in what is expected of others, and the inverse of the runs' covariance.
-
-    A run with loads l and likenesses a to the measured ones is expected to be off by the sum of a (l · loads) weight.
-    This conditions a normal (Rasmussen and Williams 2006, eq. 2.25). The rests follow a Student t, as a mixture of
-    normals whose variances are found with the mean (Lange et al. 1989, J. Am. Stat. Assoc. 84:881).
-
-    loads : change of each step time's logarithm by one standard deviation of each value, (runs, values).
-    alike : share of their errors that two runs have in common (`sim.specs.values.closeness`), (runs, runs).
-    sizes : logarithms of the measured step times over the predicted ones, (runs,).
-    noise : standard deviation of each run's own rest; infinite of a run that says nothing, (runs,).
-    """
-    weights, inverse, known = np.zeros(len(sizes)), np.zeros_like(alike), np.isfinite(noise)
-    if not known.any():
-        return weights, inverse
-    both, sizes, noise = np.ix_(known, known), sizes[known], noise[known]
-    common, certain = (loads @ loads.T * alike)[both], np.ones(len(sizes))
-    for _ in range(20):
-        inverse[both] = np.linalg.inv(common + np.diag(noise**2 / certain))
-        weights[known] = inverse[both] @ sizes
-        certain = (RUN_FREEDOM + 1.0) / (RUN_FREEDOM + ((sizes - common @ weights[known]) / noise) ** 2)
-    return weights, inverse
-
-
-def _pulls(
-    loads: np.ndarray,
-    alike: np.ndarray,
-    sizes: np.ndarray,
-    noise: np.ndarray,
-    open_: np.ndarray,
-    reached: Callable[[np.ndarray], np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return how each run pulls the parts that are open, in their standard deviations, and the inverse covariance.
-
-    What the values of a part cannot take beyond their bounds is left to the other parts.
-    """
-    pulls, first = np.zeros_like(loads), np.zeros_like(alike)
-    while open_.any():
-        weights, inverse = condition(loads * open_, alike, sizes, noise)
-        first = first if first.any() else inverse
-        pulls[:, open_] = (loads * weights[:, None])[:, open_]
-        moved = alike @ pulls
-        beyond = open_ & (np.abs(moved - reached(moved)).max(axis=0) > MOVED)
-        if not beyond.any():
-            break
-        sizes, open_ = sizes - (loads * reached(moved))[:, beyond].sum(axis=1), open_ & ~beyond
-    return pulls, first

@@ -122,7 +122,7 @@ def _anchored(
     scenario = given[0].scenario
     doubts = [_driven(item) for item in given]
     start = {name: start_of(scenario, name) for name in priors()}
-    drawn = drawn_to(start, doubts, [item.run.family for item in given], first_order)
+    drawn = drawn_to(start, doubts, first_order)
     factors: dict[int, float] = {}
 
     def factor(item: Scored) -> float:
