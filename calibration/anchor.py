@@ -72,7 +72,9 @@ def anchor(
     if as_json:
         behind_it = [each._asdict() for each in behind]
         profile = str(out) if learnt else None
-        print_json({"profile": profile, **facts_of(found), "does_not_fit": [name for name, _ in too_full], "behind": behind_it})
+        print_json(
+            {"profile": profile, **facts_of(found), "does_not_fit": [name for name, _ in too_full], "behind": behind_it}
+        )
     else:
         print_ = Console(highlight=False, markup=False).print
         _print_moved(print_, found)
