@@ -51,7 +51,7 @@ def gantt_figure(
     _draw_time_axis(memory, spans, view.horizon, width_in)
     _place_legend(figure, legend_handles([view], seen), width_in)
     place_title(figure, f"{view.scenario.model.name}, {view.scenario.plan.schedule}: {view.words}", size=12, bold=True)
-    lanes[0].set_title(_subtitle(view), loc="left", fontsize=8.5, color=GREY)
+    _set_title(lanes[0], _subtitle(view), pad=6, color=GREY)
     return figure
 
 
@@ -75,7 +75,7 @@ def comparison_figure(views: Sequence[StepView], *, width_in: float = 11.0) -> A
             panel.set_yticks([])
         slower = "" if step <= min(steps) * (1 + 1e-9) else f", {step / min(steps) - 1:.1%} slower"
         cut = ", cut off" if step > end * (1 + 1e-9) else ""
-        row[0].set_title(_headline(view, slower + cut), loc="left", fontsize=8.5, pad=2, parse_math=False)
+        _set_title(row[0], _headline(view, slower + cut), pad=2)
     _draw_time_axis(rows[-1], spans, end, width_in)
     figure.supylabel("pipeline ranks, the first on top", fontsize=8)
     _place_legend(figure, legend_handles(views, seen), width_in)
@@ -97,6 +97,14 @@ def _panels(width_in: float, height_in: float, spans: Spans, heights: Sequence[f
     )
     figure.get_layout_engine().set(h_pad=0.02, hspace=0.01, w_pad=0.09, wspace=0.0)
     return figure, rows
+
+
+def _set_title(panel: Any, words: str, *, pad: float, color: str = "black") -> None:
+    """Put words above a panel, and above the next one where they are wider: their width moves no panel apart."""
+    look = {"fontsize": 8.5, "parse_math": False}
+    panel.set_title("\n".join(" " for _ in words.split("\n")), pad=pad + 3, **look)  # keeps the place
+    said = panel.annotate(words, (0, 1), (0, pad), "axes fraction", "offset points", va="bottom", color=color, **look)
+    said.set_in_layout(False)
 
 
 def draw_lanes(
