@@ -111,6 +111,7 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(StrMethodFormatter(""))
+    axis.set_tick_params(labelsize=8)
 
 
 def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
