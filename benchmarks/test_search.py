@@ -19,7 +19,7 @@ MAIN = SCENARIOS / "gpt3-175b-4096-a100.yaml"
 
 @pytest.mark.parametrize(
     ("axes", "least"),
-    [({"context": (1, 2, 4, 8)}, 500), ({}, 500)],
+    [({"context": (1, 2, 4, 8)}, 300), ({}, 300)],
     ids=["every cp", "no cp"],
 )
 def test_plans_a_second(benchmark, axes, least):
