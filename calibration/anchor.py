@@ -34,6 +34,7 @@ def anchor(
         list[str] | None,
         typer.Option("--set", "-s", help="Override a field of all: plan.tp=4.", autocompletion=options.fields),
     ] = None,
+    profile: options.ProfileOption = None,
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
     as_json: Json = False,
 ) -> None:
@@ -50,20 +51,20 @@ def anchor(
     from flopcast_calibration.readers.cases import run_of
     from flopcast_calibration.write import write_runs_profile
     from sim.check import check_possible, explanations
-    from sim.specs import load_scenario
 
     if out.suffix not in (".yaml", ".yml") and not out.is_dir():
         out = out.with_name(f"{out.name}.yaml")  # what every verb knows for a file
     check_out(out)
     names = parameters_named(parameter)
     times = _times(scenarios, measured)
-    runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
+    builds = [partial(_changed, path, settings or (), profile) for path in scenarios]
+    runs = [run_of(build(()), time) for build, time in zip(builds, times, strict=True)]
     _check_alike(scenarios, runs)
     for run in runs:
         check_possible(run.choices[0], run.measured)
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names)
-    behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)
+    behind = explanations(builds, times)
     stated = {run.id: predict(run) for run in found.runs}
     too_full = {name: answer for name, answer in stated.items() if not answer.fits}
     learnt = len(found.too_far) < len(found.runs)
@@ -240,11 +241,11 @@ def _print_too_full(print_: Any, too_full: Mapping[str, Any]) -> None:
         )
 
 
-def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Scenario:
-    """The scenario of a file under settings and changes."""
+def _changed(path: Path, settings: Sequence[str], profile: str | None, changes: Sequence[str]) -> Scenario:
+    """The scenario of a file under settings, a profile and changes."""
     from sim.specs import load_scenario
 
-    return load_scenario(path, [*settings, *changes])
+    return load_scenario(path, [*settings, *changes], profile)
 
 
 LIKELY = 0.05

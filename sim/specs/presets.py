@@ -94,8 +94,8 @@ def rates_by_name(gpu: GpuSpec, table: dict[str, Any] | None = None) -> list[Rat
         if gpu.name.startswith(maker["gpus"]):
             share = _share_by_power(gpu, table, maker["share"])
             said = (
-                f"the name {gpu.name} begins with {maker['gpus']}, so multiplies reach {share:.0%} of peak, as in "
-                "training runs on GPUs of such names"
+                f"the name {gpu.name} begins with {maker['gpus']}, so it counts as {maker['maker']}'s: multiplies reach "
+                f"{share:.0%} of peak, as in {maker['maker']}'s training runs"
             )
             found.append(RatesByName("gemm", {"max_efficiency": share, "alignment": maker["alignment"]}, said))
     alone = table.get("multiplies", {}).get(gpu.name)
