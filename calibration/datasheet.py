@@ -38,8 +38,9 @@ MAKERS = [
         "and adapters of Llama 2 70B",
     }
 ]
-"""Makers of GPUs none of which was measured: how their names begin, who they are, what multiplies reach of the law's share, and what
-those of unaligned sizes reach of that: EleutherAI/cookbook's on MI250X are as fast as aligned ones, within 2 %."""
+"""Makers of GPUs none of which was measured: how their names begin, who they are, what multiplies reach of the law's
+share, and what those of unaligned sizes reach of that: EleutherAI/cookbook's on MI250X are as fast as aligned ones,
+within 2 %."""
 UNALIGNED = "a100"
 """The profile whose unaligned multiplies are as those of GPUs that were not measured: most of its bounds were."""
 KIN = [

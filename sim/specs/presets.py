@@ -93,9 +93,10 @@ def rates_by_name(gpu: GpuSpec, table: dict[str, Any] | None = None) -> list[Rat
     for maker in table.get("makers", ()):
         if gpu.name.startswith(maker["gpus"]):
             share = _share_by_power(gpu, table, maker["share"])
+            whose = f"{maker['maker']}'s"
             said = (
-                f"the name {gpu.name} begins with {maker['gpus']}, so it counts as {maker['maker']}'s: multiplies reach "
-                f"{share:.0%} of peak, as in {maker['maker']}'s training runs"
+                f"the name {gpu.name} begins with {maker['gpus']}, so it counts as {whose}: multiplies reach "
+                f"{share:.0%} of peak, as in {whose} training runs"
             )
             found.append(RatesByName("gemm", {"max_efficiency": share, "alignment": maker["alignment"]}, said))
     alone = table.get("multiplies", {}).get(gpu.name)
