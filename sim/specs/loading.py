@@ -203,11 +203,11 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     attention = settled.attention
     assumed.append(
         f"no measured profile of {gpu.name} is used (profile datasheet). Peaks and bandwidths are its datasheet's. "
-        "It is assumed to reach the shares of them that other GPUs reach: of its peak "
+        "It is assumed to reach the shares of them that other GPUs reach. Of peak, that is "
         f"{settled.gemm.max_efficiency:.0%} in multiplies{' (by its power)' * by_power}, "
         f"{attention.forward_efficiency:.0%} in attention's forward and {attention.backward_efficiency:.0%} in its "
-        f"backward; of bandwidths {settled.memory.efficiency:.0%} in memory, {settled.nvlink.efficiency:.0%} in a node "
-        f"and {settled.network.efficiency:.0%} between nodes"
+        f"backward. Of bandwidths, it is {settled.memory.efficiency:.0%} in memory, {settled.nvlink.efficiency:.0%} in "
+        f"a node and {settled.network.efficiency:.0%} between nodes"
     )
     for each in by_name:
         field = f"{each.section}.{next(iter(each.values))}"
