@@ -9,7 +9,7 @@ from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.specs import ParallelPlan, Profile
 from sim.specs.loading import profile_of_gpu
-from sim.units import show, show_count, show_time
+from sim.units import between, show, show_count, show_time
 
 COMMUNICATION = tuple(f"{kind}_comm" for kind in ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline",
                                                   "data_parallel"))  # fmt: skip
@@ -171,11 +171,8 @@ def _factors(answer: Estimate) -> str:
 def _total_note(answer: Estimate) -> str:
     """The interval of the whole job's rate, and whether recomputed FLOPs are among it."""
     flop = answer.total_flop_per_s * answer.step_time_s
-    low, high = (show(flop / step_s, "FLOP/s") for step_s in reversed(answer.step_time_interval_s))
-    number, _, unit = low.partition(" ")
-    low = number if high.endswith(f" {unit}") else low
-    recomputed = ", recompute counted" * (answer.scenario.plan.recompute != "none")
-    return f"90 %: {low} to {high}{recomputed}"
+    limits = between(*(show(flop / step_s, "FLOP/s") for step_s in reversed(answer.step_time_interval_s)))
+    return f"90 %: {limits}{', recompute counted' * (answer.scenario.plan.recompute != 'none')}"
 
 
 def limit_words(answer: Estimate, most: int = 3) -> str:
