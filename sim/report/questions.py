@@ -95,7 +95,7 @@ def _deadline_facts(found: InTime | None) -> list[tuple[str, str, str]]:
     if found is None:
         return []
     more = ". No larger size that was tried has a chance of 95% or more"
-    if found.certain is found.planned:
+    if found.given or found.certain is found.planned:
         more = ""
     elif found.certain is not None:
         run = found.certain.run
