@@ -86,6 +86,7 @@ TYPED = """
 2 | presets show mine.yaml | 'mine.yaml' is a file's
 2 | presets list gpu | did you mean 'gpus'?
 2 | topology selen | did you mean 'selene'?
+2 | topology selene -s plan.tp=2 | topology knows a cluster alone
 2 | topology superpod-a100 --nodes 9999 | lower num_nodes
 2 | topology selene --nodes 1000000000000000000 | larger than any count here
 2 | finetune qwen3-4b --gpu h100 --gpus 8 --samples 1000000000000000000000000000000000000000000000000000000 | beyond anything there is to count
@@ -114,6 +115,7 @@ TYPED = """
 2 | calibrate fit LICENSE | is of no format that is read
 2 | calibrate fit nowhere.jsonl | cannot read
 0 | estimate MAIN | PFLOP/s 90 %: 355 to 583 PFLOP/s, recompute counted
+0 | topology selene -s cluster.num_nodes=20 | 160 GPUs
 0 | train MAIN | of 104 s (profile a100), 450B tokens
 0 | train MAIN | full power × PUE 1.1
 0 | search scenarios/megatron-2021/18.4b.yaml --sweep gpus=64,128 | layouts that balance layers over stages are left out
