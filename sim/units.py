@@ -138,7 +138,7 @@ def show_bare(value: float, dimension: str, digits: int = 3) -> str:
 
 
 def between(low: str, high: str) -> str:
-    """From one quantity to another, with one unit where both have the same: between("2 GB", "3 GB") == "2 to 3 GB"."""
+    """A range in words, with one unit where both ends have the same: between("2 GB", "3 GB") == "2 to 3 GB"."""
     number, _, unit = low.partition(" ")
     return f"{number if high.partition(' ')[2] == unit else low} to {high}"
 

@@ -98,8 +98,8 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
     critical, sizes = show_short(goal.critical_batch), len(frontier.batches)
     asked = title(
         f"{scenario.name}: {significant(fastest.run.days)} days at the shortest",
-        f"\n{show_count(goal.params)} parameters. Small batches need {show_count(goal.min_tokens)} tokens. A batch of "
-        f"B tokens needs 1 + B / {critical} times as many: {critical} is the critical batch.",
+        f"\n{show_count(goal.params)} parameters. Small batches need {show_count(goal.min_tokens)} tokens in all. "
+        f"Batches of B tokens need 1 + B / {critical} times as many ({critical} is the critical batch).",
     )
     limits = {"within": "In time", "budget": "In budget"}
     lines = {"Shortest": fastest, "Cheapest": frontier.cheapest} | {limits[name]: chosen[name] for name in chosen}
