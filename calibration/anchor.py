@@ -210,8 +210,8 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         name = f"{run.id}: " if len(found.runs) > 1 else ""
         step_s = run.measured
         print_(
-            f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before, "
-            f"{show_time(step_s * (1 + after))} after"
+            f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before this "
+            f"fit, {show_time(step_s * (1 + after))} after it"
         )
         if run in found.too_far:
             print_(
@@ -254,7 +254,7 @@ LIKELY = 0.05
 
 def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
     """What may be behind the measured times, the likeliest first, and what to do where one thing is."""
-    print_("possible causes, the likeliest first:")
+    print_("possible causes of the difference, the likeliest first:")
     for each in behind:
         if each.probability >= LIKELY:
             changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""

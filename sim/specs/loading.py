@@ -347,9 +347,10 @@ def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
     if not values:
         return []
     shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())
-    latest = f"the latest {found.framework} (stack.version names another)"
-    version = latest if found.version == LATEST else f"{found.framework} {found.version}"
-    return [f"{version} is stack {found.release} with {shown} (flopcast presets show {found.framework})"]
+    stack, source = f"stack {found.release} with {shown}", f"flopcast presets show {found.framework}"
+    if found.version == LATEST:
+        return [f"the latest {found.framework} is taken: {stack} (stack.version names another; {source})"]
+    return [f"{found.framework} {found.version} is {stack} ({source})"]
 
 
 def _shown(value: Any) -> str:

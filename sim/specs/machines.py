@@ -64,7 +64,7 @@ def choice_among(text: str) -> str:
     """What to say of a name that fits several GPUs; empty where it fits one."""
     taken, *others = meant_by(text)
     others = [] if text == taken else others
-    return f"{text} means {taken} (--gpu {' or '.join(others)})" if others else ""
+    return f"{text} is taken for {taken} (others: --gpu {' or '.join(others)})" if others else ""
 
 
 def _begins_within(name: str, word: str) -> bool:
