@@ -234,8 +234,8 @@ def _heading(result: SearchResult) -> Text:
     said = title(f"{result.space.scenario.name}: {found}\n")
     theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
     made = result.plans_made_to_fit
-    ways = "recompute more or use the host's memory" if "offload" in result.room else "recompute more"
-    more = f", and {made:,} more once they {ways}" if made else ""
+    ways = "by recomputing more or in the host's memory" if "offload" in result.room else "by recomputing more"
+    more = f", and {made:,} more {ways}" if made else ""
     said.append(
         f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
         f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(proof_of(result)[0])}"
@@ -254,7 +254,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
         **plans.answers,
     }
     if (risk := result.risk) is not None:
-        shown[f"{risk.probability:.3g} below"] = [
+        shown[f"{100 * risk.probability:.3g}% below"] = [
             show_time(each.answer.step_time_s * risk.factor(each)) for each in result.best
         ]
     causes = "slower than the first, mostly by"

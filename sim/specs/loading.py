@@ -349,7 +349,7 @@ def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
     shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())
     stack, source = f"stack {found.release} with {shown}", f"flopcast presets show {found.framework}"
     if found.version == LATEST:
-        return [f"the latest {found.framework} is taken: {stack} (stack.version names another; {source})"]
+        return [f"the latest {found.framework} is taken: {stack} (stack.version sets another; {source})"]
     return [f"{found.framework} {found.version} is {stack} ({source})"]
 
 
