@@ -112,6 +112,7 @@ TYPED = """
 2 | calibrate show nope | unknown profile preset 'nope'
 2 | calibrate show a100 --png x.png | no measurements beside it
 2 | calibrate run --device gpu | unknown device 'gpu'
+2 | calibrate run --within 0s --device cpu | within
 2 | calibrate fit LICENSE | is of no format that is read
 2 | calibrate fit nowhere.jsonl | cannot read
 0 | estimate MAIN | PFLOP/s 90 %: 355 to 583 PFLOP/s, recompute counted

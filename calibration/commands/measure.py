@@ -14,7 +14,7 @@ import typer
 
 from flopcast_calibration.commands.shared import SHIPPED_DATA, check_out, console, read_profile
 from sim.commands.progress import Advance, progress_bar, spinner
-from sim.errors import ProfileError, SpecError, nearest
+from sim.errors import ProfileError, SpecError, nearest, require_positive
 
 #: A fit whose median error on its own data is above this is not taken unasked.
 MOST_ERROR = 0.25
@@ -78,6 +78,7 @@ def run(
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
     within_s = math.inf if within is None else parse(within, "s")
+    require_positive(within=within_s)
     job = launched_job()
     leads = job is None or job.rank == 0
     if leads:

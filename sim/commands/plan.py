@@ -152,7 +152,7 @@ def plan(
     """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs; on which GPUs.
 
     gpus : How many GPUs.
-    within TIME : Without --gpus, find the fewest GPUs that end the run in this time, 30d; with it, the chance to.
+    within TIME : Time for the run (30d): the fewest GPUs that end it by then, or with --gpus the chance that they do.
     cluster : A cluster's or node's preset or YAML file, whose number of nodes is ignored; all GPUs with a list price if
         not given.
     gpu : Or the kind of GPU: h100, a100-80gb, 4090.
