@@ -77,8 +77,9 @@ def run(
     # Whatever can be wrong with the request is found before anything is measured.
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
-    within_s = math.inf if within is None else parse(within, "s")
-    require_positive(within=within_s)
+    within_s = math.inf
+    if within is not None:
+        require_positive(within=(within_s := parse(within, "s")))
     job = launched_job()
     leads = job is None or job.rank == 0
     if leads:
