@@ -35,6 +35,7 @@ def anchor(
         list[str] | None,
         typer.Option("--set", "-s", help="Override a field of all: plan.tp=4.", autocompletion=options.fields),
     ] = None,
+    profile: options.ProfileOption = None,
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
     as_json: Json = False,
 ) -> None:
@@ -51,20 +52,20 @@ def anchor(
     from flopcast_calibration.readers.cases import run_of
     from flopcast_calibration.write import write_runs_profile
     from sim.check import check_possible, explanations
-    from sim.specs import load_scenario
 
     if out.suffix not in (".yaml", ".yml") and not out.is_dir():
         out = out.with_name(f"{out.name}.yaml")  # what every verb knows for a file
     check_out(out)
     names = parameters_named(parameter)
     times = _times(scenarios, measured)
-    runs = [run_of(load_scenario(path, settings or ()), time) for path, time in zip(scenarios, times, strict=True)]
+    builds = [partial(_changed, path, settings or (), profile) for path in scenarios]
+    runs = [run_of(build(()), time) for build, time in zip(builds, times, strict=True)]
     _check_alike(scenarios, runs)
     for run in runs:
         check_possible(run.choices[0], run.measured)
     runs = _repeats_as_one(runs)
     found = fit_runs(runs, names)
-    behind = explanations([partial(_changed, path, settings or ()) for path in scenarios], times)
+    behind = explanations(builds, times)
     too_full = [(run.id, answer) for run, answer in zip(found.runs, found.answers, strict=True) if not answer.fits]
     learnt = len(found.too_far) < len(found.runs)
     if learnt:
@@ -211,8 +212,8 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
         name = f"{run.id}: " if len(found.runs) > 1 else ""
         step_s = run.measured
         print_(
-            f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before, "
-            f"{show_time(step_s * (1 + after))} after"
+            f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before this "
+            f"fit, {show_time(step_s * (1 + after))} after it"
         )
         if run in found.too_far:
             print_(
@@ -242,11 +243,11 @@ def _print_too_full(print_: Any, too_full: Sequence[tuple[str, Estimate]]) -> No
         )
 
 
-def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Scenario:
-    """The scenario of a file under settings and changes."""
+def _changed(path: Path, settings: Sequence[str], profile: str | None, changes: Sequence[str]) -> Scenario:
+    """The scenario of a file under settings, a profile and changes."""
     from sim.specs import load_scenario
 
-    return load_scenario(path, [*settings, *changes])
+    return load_scenario(path, [*settings, *changes], profile)
 
 
 LIKELY = 0.05
@@ -255,7 +256,7 @@ LIKELY = 0.05
 
 def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
     """What may be behind the measured times, the likeliest first, and what to do where one thing is."""
-    print_("possible causes, the likeliest first:")
+    print_("possible causes of the difference, the likeliest first:")
     for each in behind:
         if each.probability >= LIKELY:
             changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""

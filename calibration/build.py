@@ -266,10 +266,14 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
     fit_one = partial(fit_all_reduce, cluster=cluster, prior=prior)
     found = points.collective_points(data, "all_reduce", cluster)
     # Switches add where the base knows that they do, or where a ring cannot be as fast.
-    adds = cluster.node.nvlink_topology == "switch" and (
-        base.in_switch_efficiency is not None or faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
-    )
+    known, fast = base.in_switch_efficiency, faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
+    adds = cluster.node.nvlink_topology == "switch" and (known is not None or fast)
     reduces = draft.add("nvlink", found, partial(fit_one, in_switch=adds), _LEAST_SIZES, prior)
+    if known is not None and not fast and (share := reduces.get("in_switch_efficiency", known)) < known:
+        draft.missing.append(
+            "whether NVLink's switches add, or rings ran (no all-reduce has a bus bandwidth above the link's; "
+            f"in_switch_efficiency became {share:.2f}, and was {known:.2f})"
+        )
     measured = partial(points.collective_points, data, cluster=cluster)
     own = _own_values(draft, measured, fit_one, "", bool(reduces), lambda name: drawn_to(base.of(name), LINK_PRIOR))
     link = link.replace(**reduces, operations=_kept_operations(base, bool(reduces)) | own)

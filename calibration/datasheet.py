@@ -31,14 +31,16 @@ SIBLINGS = {"b300": "b200", "h200": "h100"}
 MAKERS = [
     {
         "gpus": "MI",
+        "maker": "AMD",
         "share": 0.63,
         "alignment": {},
         "source": "set on AMD's runs of MLPerf Training v6.0 on eight MI355X and eight MI350X in MXFP4: Llama 3.1 8B, "
         "and adapters of Llama 2 70B",
     }
 ]
-"""Makers of GPUs none of which was measured: how their names begin, what multiplies reach of the law's share, and what
-those of unaligned sizes reach of that: EleutherAI/cookbook's on MI250X are as fast as aligned ones, within 2 %."""
+"""Makers of GPUs none of which was measured: how their names begin, who they are, what multiplies reach of the law's
+share, and what those of unaligned sizes reach of that: EleutherAI/cookbook's on MI250X are as fast as aligned ones,
+within 2 %."""
 UNALIGNED = "a100"
 """The profile whose unaligned multiplies are as those of GPUs that were not measured: most of its bounds were."""
 KIN = [

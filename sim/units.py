@@ -137,6 +137,12 @@ def show_bare(value: float, dimension: str, digits: int = 3) -> str:
     return re.sub(r"\.(?= )", "", text).replace("hours", "h").replace("days", "d")
 
 
+def between(low: str, high: str) -> str:
+    """A range in words, with one unit where both ends have the same: between("2 GB", "3 GB") == "2 to 3 GB"."""
+    number, _, unit = low.partition(" ")
+    return f"{number if high.partition(' ')[2] == unit else low} to {high}"
+
+
 def significant(value: float, digits: int = 3) -> str:
     """`value` with `digits` significant digits and no exponent (0.123, 12.3, 123, 1,234)."""
     if value == 0:

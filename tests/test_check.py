@@ -118,3 +118,8 @@ def test_json_has_the_command_that_anchors(tmp_path, monkeypatch):
         run = CliRunner().invoke(app, shlex.split(command)[1:])
         assert run.exit_code == 0, run.output
     assert (tmp_path / "mine.yaml").exists()
+    like = estimate(load_scenario(SCENARIO, (), "mine.yaml")).step_time_s
+    more = answer(SCENARIO, "--measured", f"{like} s", "--profile", "mine.yaml", "--json")
+    again = json.loads(more.stdout)["next"][0]
+    assert again.endswith("--profile mine.yaml -o mine-2.yaml")
+    assert CliRunner().invoke(app, shlex.split(again)[1:]).exit_code == 0

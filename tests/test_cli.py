@@ -52,7 +52,7 @@ def test_estimate_json_has_the_documented_keys():
     assert len(answer["memory"]["ranks"]) == 64
 
 
-MISTAKES = """
+TYPED = """
 2 | estimate nowhere.yaml | no scenario file
 2 | estimate MAIN --set plan.tp=7 | must divide
 2 | estimate MAIN --engine fast | choose from dag, des
@@ -86,6 +86,7 @@ MISTAKES = """
 2 | presets show mine.yaml | 'mine.yaml' is a file's
 2 | presets list gpu | did you mean 'gpus'?
 2 | topology selen | did you mean 'selene'?
+2 | topology selene -s plan.tp=2 | topology knows a cluster alone
 2 | topology superpod-a100 --nodes 9999 | lower num_nodes
 2 | topology selene --nodes 1000000000000000000 | larger than any count here
 2 | finetune qwen3-4b --gpu h100 --gpus 8 --samples 1000000000000000000000000000000000000000000000000000000 | beyond anything there is to count
@@ -107,22 +108,32 @@ MISTAKES = """
 2 | import README.md | of no kind that can be imported
 2 | import tests/foreign/files/gpt3_175b.sh --gpus 1000 | nearest: --gpus 1,024
 2 | import tests/foreign/files/gpt3_175b.sh -o nowhere/a.yaml | there is no folder
+2 | import llama3-8b | it is the name of a model, not of a file: flopcast plan llama3-8b --gpu h100 --gpus 64 plans
 2 | calibrate show nope | unknown profile preset 'nope'
 2 | calibrate show a100 --png x.png | no measurements beside it
 2 | calibrate run --device gpu | unknown device 'gpu'
+2 | calibrate run --within 0s --device cpu | within
 2 | calibrate fit LICENSE | is of no format that is read
 2 | calibrate fit nowhere.jsonl | cannot read
+0 | estimate MAIN | PFLOP/s 90 %: 355 to 583 PFLOP/s, recompute counted
+0 | topology selene -s cluster.num_nodes=20 | 160 GPUs
+0 | train MAIN | of 104 s (profile a100), 450B tokens
+0 | train MAIN | full power × PUE 1.1
+0 | search scenarios/megatron-2021/18.4b.yaml --sweep gpus=64,128 | layouts that balance layers over stages are left out
+0 | search scenarios/megatron-2021/310.1b.yaml --why own | same techniques and schedule. The best of them is the same.
+0 | presets show datasheet --gpu l4-24gb | Values are geometric means of the shipped profiles
 """
-"""Exit code, what was typed, and what the message says; VGG and MAIN are files."""
+"""Exit code, what was typed, and what the message says, or the answer; VGG and MAIN are files."""
 
 
-def test_mistakes_have_an_exit_code_and_a_message():
+def test_answers_and_mistakes_have_their_exit_code_and_words():
     wrong = []
-    for code, words, says in (line.split(" | ") for line in MISTAKES.strip().splitlines()):
+    for code, words, says in (line.split(" | ") for line in TYPED.strip().splitlines()):
         typed = words.replace("MAIN", MAIN).replace("VGG", "scenarios/layers/vgg16-v100.csv")
         result = flopcast(*shlex.split(typed))
-        if result.returncode != int(code) or says not in result.stderr:
-            wrong.append((words, result.returncode, result.stderr))
+        said = " ".join((result.stdout if code == "0" else result.stderr).split())
+        if result.returncode != int(code) or says not in said:
+            wrong.append((words, result.returncode, said))
     assert wrong == []
 
 

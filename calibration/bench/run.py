@@ -65,7 +65,7 @@ def run_suite(
     device : str
         "cuda" or "cpu".
     quick : bool
-        Fewer shapes: under two minutes.
+        Fewer shapes.
     ranks : int, optional
         Processes for collectives on this machine; default one a GPU, or one a core up to 4. 1 leaves collectives out.
         Under torchrun or srun its ranks are taken instead.

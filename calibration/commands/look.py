@@ -10,7 +10,7 @@ import typer
 from flopcast_calibration.commands.measure import Node
 from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_data, read_profile
 from sim.errors import ProfileError
-from sim.units import show_time
+from sim.units import UNIT_NAMES, between, show_bare
 
 
 def show(
@@ -37,12 +37,15 @@ def show(
         )
     section = ""
     for field, value, source, interval in source_rows(data):
-        between = " to ".join(str(limit) for limit in interval) if interval else ""
         before, dot, name = field.partition(".")
         if dot and before != section:
             section = before
             table.add_row(f"[bold]{escape(section)}[/bold]", "", "", "")
-        table.add_row(*map(escape, (f"  {name}" if dot else field, _as_read(value), between, str(source))))
+        table.add_row(
+            *map(
+                escape, (f"  {name}" if dot else field, _as_read(field, value), _as_read(field, interval), str(source))
+            )
+        )
     out = console()
     out.print(table)
     if png is not None:
@@ -58,10 +61,30 @@ def show(
         out.print(f"drawn: {png}")
 
 
-def _as_read(value: Any) -> str:
-    """A value as people read it: seconds in their usual unit, others as written."""
-    number, _, unit = str(value).partition(" ")
-    return show_time(float(number)) if unit == "s" else str(value)
+_DIMENSIONS = {name: dimension for dimension, name in UNIT_NAMES.items()}
+_UNITS = {
+    "nbytes": "B",
+    "measured_flop": "FLOP",
+    "measured_length": "tokens",
+    "half_length": "tokens",
+    "half_columns": "columns",
+    "k_overhead": "steps of k",
+}
+"""Units of fields whose numbers files have without one."""
+
+
+def _as_read(field: str, value: Any) -> str:
+    """A value as people read it, with its unit; of a range both ends."""
+    if isinstance(value, list):
+        words = [_as_read(field, each) for each in value]
+        return between(*words) if len(words) == 2 and not field.startswith("provenance") else "; ".join(words)
+    text = value if isinstance(value, str) else f"{value} {_UNITS.get(field.rpartition('.')[2], '')}".rstrip()
+    number, _, unit = text.partition(" ")
+    return (
+        show_bare(float(number), _DIMENSIONS[unit], 4)
+        if unit in _DIMENSIONS and number[0].isdigit()
+        else text.replace(" us", " µs")
+    )
 
 
 def compare(

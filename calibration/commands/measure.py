@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from flopcast_calibration.commands.shared import SHIPPED_DATA, check_out, console, read_profile
-from sim.commands.progress import progress_bar, spinner
-from sim.errors import ProfileError, SpecError, nearest
+from sim.commands.progress import Advance, progress_bar, spinner
+from sim.errors import ProfileError, SpecError, nearest, require_positive
 
 #: A fit whose median error on its own data is above this is not taken unasked.
 MOST_ERROR = 0.25
@@ -42,8 +42,21 @@ def run(
         "profile.yaml"
     ),
     device: Annotated[str, typer.Option(help="cuda (also AMD's GPUs), cpu, or auto.")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer shapes, under two minutes.")] = False,
-    ranks: Annotated[int | None, typer.Option(min=1, help="Processes for collectives; 1 leaves them out.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer shapes.")] = False,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            help="Begin no measurement of one GPU after so long ('10 min'); small ones of every kind come first. Those "
+            "of several GPUs all follow."
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes for collectives; 1 leaves them out. Default: one a GPU; on CPUs one a core, 4 at most.",
+        ),
+    ] = None,
     scenario: Annotated[Path | None, typer.Option(help="Also measure this scenario's matrix multiplies.")] = None,
     node: Node = None,
     network: Network = None,
@@ -59,10 +72,14 @@ def run(
     from flopcast_calibration.bench.ranks import launched_job
     from flopcast_calibration.bench.run import pick_device, run_suite
     from sim import load_scenario
+    from sim.units import parse
 
     # Whatever can be wrong with the request is found before anything is measured.
     if device not in ("auto", "cuda", "cpu"):
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
+    within_s = math.inf
+    if within is not None:
+        require_positive(within=(within_s := parse(within, "s")))
     job = launched_job()
     leads = job is None or job.rank == 0
     if leads:
@@ -72,14 +89,10 @@ def run(
         _asked(describe(chosen), node, network, base)
     raw = out.with_suffix(".jsonl")
     question = load_scenario(scenario) if scenario is not None else None
+    asked = {"quick": quick, "ranks": ranks, "scenario": question, "within_s": within_s}
     with progress_bar("measuring") if leads else nullcontext() as bar:
-
-        def report(what: str, done: int, total: int) -> None:
-            if bar is not None:
-                bar(done, total, what)
-
         try:
-            data = run_suite(raw, chosen, quick=quick, ranks=ranks, scenario=question, report=report)
+            data = run_suite(raw, chosen, **asked, report=_reporter(bar))
         except KeyboardInterrupt:
             if leads:
                 typer.secho(f"what was measured is in {raw}; the same command goes on from there", err=True)
@@ -88,6 +101,20 @@ def run(
         for line in _failures(data):
             typer.secho(f"could not be measured: {line}", err=True)
         _write(_fitted(data, out, _asked(data.machine, node, network, base), draws, force), out, raw)
+
+
+def _reporter(bar: Advance | None) -> Callable[[str, int, int], None]:
+    """What tells of every measurement on the bar; without a terminal, of the first of each kind in a line."""
+    told: set[str] = set()
+
+    def report(what: str, done: int, total: int) -> None:
+        if bar is not None:
+            bar(done, total, what)
+        elif what not in told:
+            told.add(what)
+            typer.secho(f"measuring {what}: {done:,} of {total:,} done", err=True)
+
+    return report
 
 
 def fit(

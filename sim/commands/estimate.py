@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -201,9 +202,9 @@ def check(
     logged = LoggedSteps("given by --measured", rows=given) if measured else read_log(log)
     build, name = _scenario(log, logged, scenario, cluster, overrides or (), profile)
     found = run(build, measure(seconds_of(logged, build(()), log)))
-    changes = (*(overrides or ()), *([f"profile={profile}"] if profile else ()))
-    own = "".join(f" -s {shlex.quote(each)}" for each in changes)
-    anchor = f"flopcast anchor {name} --measured '{found.measured.seconds:.4g} s'{own} -o mine.yaml"
+    own = "".join(f" -s {shlex.quote(each)}" for each in overrides or ())
+    own += f" --profile {shlex.quote(profile)}" if profile else ""
+    anchor = f"flopcast anchor {name} --measured '{found.measured.seconds:.4g} s'{own} -o {_unused('mine')}"
     made = f"flopcast import {shlex.quote(str(log))} --cluster {cluster} -o {name}" if scenario is None else ""
     if as_json:
         commands = [each for each in (made, anchor) if each]
@@ -212,6 +213,12 @@ def check(
     from sim.report.check import check_view
 
     opt.print_view(partial(check_view, found, logged, f"flopcast estimate {name}{own}", made, anchor))
+
+
+def _unused(stem: str) -> str:
+    """A name that no profile has here, so that what is suggested writes over none."""
+    names = chain([f"{stem}.yaml"], (f"{stem}-{number}.yaml" for number in count(2)))
+    return next(name for name in names if not Path(name).exists())
 
 
 def _scenario(

@@ -25,7 +25,7 @@ from sim.scaling.shape import Shapes, shapes_near
 from sim.simulate import Simulation
 from sim.simulate import simulate as run
 from sim.specs import ClusterSpec, load_preset
-from sim.specs.loading import load_scenario, profile_of_gpu, resolve
+from sim.specs.loading import described, load_scenario, profile_of_gpu
 from sim.specs.machines import gpu_named
 from sim.table import columns_table, plain_table
 from sim.units import parse, parse_whole, show, show_count, show_time
@@ -111,6 +111,7 @@ def _shapes(found: Shapes) -> Group:
 def topology(
     cluster: str,
     *,
+    overrides: list[str] | None = None,
     nodes: int | None = None,
     collectives: str | None = None,
     gpus: int | None = None,
@@ -120,6 +121,7 @@ def topology(
     """Switches and cables of a cluster's network by level, and its bisection bandwidth.
 
     cluster : A cluster preset (flopcast presets list clusters), or a YAML file.
+    overrides --set -s FIELD=VALUE : Override a field of the cluster: cluster.node.nics_per_node=4; may be repeated.
     nodes : Nodes of a machine of the same design; the cluster's if not given.
     collectives SIZE : How long collectives take in estimates. Every GPU has a buffer of this size, such as "1 GB"; an
         all-gather ends with it.
@@ -129,8 +131,13 @@ def topology(
     for option, given in (("--gpus", gpus), ("--profile", profile)):
         if given is not None and collectives is None:
             raise SpecError(f"{option} is about collectives; add --collectives with a size, such as '1 GB'")
-    described = resolve(load_preset("clusters", cluster), "cluster")
-    spec = ClusterSpec.read(described if nodes is None else {**described, "num_nodes": nodes}, cluster)
+    for each in overrides or ():
+        if not each.startswith("cluster."):
+            raise SpecError(
+                f"-s {each}: topology knows a cluster alone; name a field of it, such as cluster.num_nodes=4"
+            )
+    machine_data = described({"cluster": load_preset("clusters", cluster)}, overrides or ())["cluster"]
+    spec = ClusterSpec.read(machine_data if nodes is None else {**machine_data, "num_nodes": nodes}, cluster)
     machine = build_topology(spec)
     facts = _network(machine, spec)
     if collectives is not None:

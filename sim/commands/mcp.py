@@ -94,8 +94,8 @@ def plan(
 ) -> dict[str, Any]:
     """Without a scenario: the best plan to pre-train a model (a preset, a Hugging Face id, a config.json) on so many
     GPUs of a kind ("h100") or of a cluster preset, and what a run of so many tokens ("15T") takes; without gpu and
-    cluster all kinds of GPUs with a list price side by side, the cheapest first. With within ("30d") instead of gpus
-    the fewest GPUs that end the run by then."""
+    cluster all kinds of GPUs with a list price side by side, the cheapest first. With within ("30d") the chance to end
+    the run by then, or without gpus the fewest GPUs that do."""
     return ask_plan(model, gpus, within, gpu, cluster, question, price).to_dict()
 
 

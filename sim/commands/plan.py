@@ -152,8 +152,9 @@ def plan(
     """Which plan is the best for a model on so many GPUs, how long its run takes and what it costs; on which GPUs.
 
     gpus : How many GPUs.
-    within TIME : Instead of --gpus, find the fewest GPUs that end the run in this time: 30d.
-    cluster : A cluster preset or YAML file, whose number of nodes is ignored; all GPUs with a list price if not given.
+    within TIME : Time for the run (30d): the fewest GPUs that end it by then, or with --gpus the chance that they do.
+    cluster : A cluster's or node's preset or YAML file, whose number of nodes is ignored; all GPUs with a list price if
+        not given.
     gpu : Or the kind of GPU: h100, a100-80gb, 4090.
     """
     from sim.report.questions import in_time_sentence, planned_view, ranking_view, sentence_of
@@ -171,9 +172,11 @@ def plan(
         steps.insert(0, "Add --tokens 15T for the days and the cost of a run of so many tokens.")
     if deadline is not None:
         steps.append(
-            "Usual sizes were tried, of 1 to 8, 10, 12, 14, 16, 20 … nodes, and then some between. --gpus takes any."
+            f"Leave --gpus out for the fewest GPUs that end the run within {within}."
+            if deadline.given
+            else "Usual sizes were tried, of 1 to 8, 10, 12, 14, 16, 20 … nodes, then some between. --gpus takes any."
         )
-    said = sentence_of(planned) if deadline is None else in_time_sentence(deadline)
+    said = sentence_of(planned) if deadline is None or deadline.given else in_time_sentence(deadline)
     then.show(planned.answer.scenario, found.to_dict(), planned_view(planned, said, steps, then.verbose, deadline))
 
 
@@ -207,15 +210,17 @@ def ask_plan(
     asked = question(model, assumed=() if gpu is None else tuple(filter(None, [choice_among(gpu)])))
     asked = replace(asked, framework=asked.framework or export_to)
     terms, card = _terms(price), None if gpu is None else gpu_named(gpu)
-    if within is not None:
-        limit = parse(within, "s")
+    limit = None if within is None else parse(within, "s")
+    if limit is not None:
         require_positive(within=limit)
+    if limit is not None and gpus is None:
         with progress_bar("sizes searched") as progress:
             return in_time(asked, limit, card, cluster or "", terms=terms, export_to=export_to, progress=progress)
     assert gpus is not None
     if named:
         with progress_bar("plans priced") as progress:
-            return asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to, progress=progress)
+            found = asked.answer(card, gpus, cluster or "", terms=terms, export_to=export_to, progress=progress)
+        return found if limit is None else InTime(limit, found, None, given=True)
     if asked.tokens is None:
         assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens (--tokens)",)
         asked = replace(asked, tokens=TOKENS, assumed=assumed)
@@ -231,10 +236,6 @@ def _check_plan(
         raise SpecError(
             "--gpus is missing: give a number, such as --gpus 512, or --within 30d for the fewest GPUs that end the "
             "run by then"
-        )
-    if gpus is not None and within is not None:
-        raise SpecError(
-            f"--gpus {gpus} asks how long the run takes, and --within {within} how many GPUs it takes; give one of them"
         )
     if within is not None and "tokens" not in question.keywords:
         raise SpecError(f"--within {within} needs to know how long the run is; add --tokens, such as --tokens 15T")

@@ -94,7 +94,7 @@ def optimal(
         raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
     flop, target, laws = _count(budget, "budget"), _loss(loss), _laws(runs)
     refused: list[str] = []
-    remarks = ["intervals follow from the published ones of the exponent, around the middle of the runs' compute"]
+    remarks = ["intervals are those published of the exponent, from the middle of the runs' compute outwards"]
     if flop is not None:
         best = [compute_optimal(flop, law) for law in laws]
         title = f"The best use of {flop:.3g} FLOP"
@@ -113,7 +113,9 @@ def optimal(
             raise SpecError("--unique-tokens goes with --budget")
         best.append(compute_optimal_repeated(flop, different))
         epochs = significant(max(best[-1].tokens / different, 1.0), 2)
-        remarks.append(f"the last row has {show_short(different)} different tokens: {epochs} epochs")
+        remarks.append(
+            f"the last row has only {show_short(different)} different tokens, and sees them in {epochs} epochs"
+        )
     if best:
         print_answer(
             as_json,
@@ -168,7 +170,7 @@ def model(
     title = f"{name}: {show_short(params)} parameters" + (f" on {show_short(data)} tokens" if data else "")
     follows = "the loss follows its law of compute, your loss its law of parameters and tokens"
     apart = [f"{law.name}: {follows}" for law in laws if law.frontier and law.form]
-    notes = ["best tokens: where this size is the best use of the compute", *remarks, *apart]
+    notes = ["best tokens: with so many a model of this size is the best use of the compute", *remarks, *apart]
     found = {"params": params, "laws": rows, "notes": remarks}
     print_answer(as_json, lambda: found, lambda: model_view(title, rows, notes))
 
@@ -206,7 +208,7 @@ def batch(
         rows[name] |= {"steps": float(steps), "tokens": float(needed)}
     title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
     if asked is not None:
-        title += f"; steps and tokens at batches of {show_short(asked)}"
+        title += f"; steps and tokens are for batches of {show_short(asked)} tokens"
     print_answer(
         as_json,
         lambda: {"facts": facts, "batch": asked, "laws": rows},

@@ -36,8 +36,8 @@ def check_view(found: Check, logged: LoggedSteps, command: str, made: str, ancho
         blocks += [_shell_lines(made, 2, width)]
     if found.verdict != "normal":
         blocks += ["", *_causes(found, command, width)]
-    condition = "" if found.verdict == "normal" else " If nothing is wrong with the run:"
-    blocks += ["", title(f"Next: fit a profile to your run, for all further estimates.{condition}")]
+    condition = "" if found.verdict == "normal" else ", if nothing is wrong"
+    blocks += ["", title(f"Next{condition}: fit a profile to your run, for all further estimates.")]
     blocks += [_shell_lines(anchor, 2, width)]
     return Group(*blocks, *assumptions([found.answer.interval_basis, *logged.notes]))
 
@@ -86,7 +86,7 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
     if not found.causes:
         return [Text("No single change of the scenario explains it. First check its model, tokens and GPUs.")]
     ratio = found.measured.seconds / found.answer.step_time_s
-    chance = f"  (each changes one thing in the scenario; {found.as_stated:.0%} likely: nothing is wrong)"
+    chance = f"  (each changes one thing in the scenario; nothing is wrong: {found.as_stated:.0%} likely)"
     heading = title("What to look at first", chance, "not bold dim")
     blocks: list[RenderableType] = [heading]
     for number, each in enumerate(found.causes, start=1):
@@ -102,7 +102,7 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
             line = " ".join((command, *(f"-s {shlex.quote(change)}" for change in each.changes)))
             blocks.append(_shell_lines(line, 5, width))
     if all(abs(found.explained(each) - 1.0) * abs(log(ratio)) > _UNEXPLAINED for each in found.causes):
-        words = "None of them explains it alone. Several may be at work, or the scenario is not that of the run."
+        words = "None of them alone gives the measured time. Several may be at work, or the run is another than stated."
         blocks.append(Padding(words, (0, 0, 0, 2)))
     return blocks
 

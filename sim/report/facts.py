@@ -9,7 +9,7 @@ from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.specs import ParallelPlan, Profile
 from sim.specs.loading import profile_of_gpu
-from sim.units import show, show_count, show_time
+from sim.units import between, show, show_count, show_time
 
 COMMUNICATION = tuple(f"{kind}_comm" for kind in ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline",
                                                   "data_parallel"))  # fmt: skip
@@ -165,7 +165,14 @@ def sure_words(answer: Estimate) -> str:
 def _factors(answer: Estimate) -> str:
     """The interval of the step time as factors of it."""
     low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
-    return f"{low:.2f} to {high:.2f} times this"
+    return f"{low:.2f} to {high:.2f} times the step time"
+
+
+def _total_note(answer: Estimate) -> str:
+    """The interval of the whole job's rate, and whether recomputed FLOPs are among it."""
+    flop = answer.total_flop_per_s * answer.step_time_s
+    limits = between(*(show(flop / step_s, "FLOP/s") for step_s in reversed(answer.step_time_interval_s)))
+    return f"90 %: {limits}{', recompute counted' * (answer.scenario.plan.recompute != 'none')}"
 
 
 def limit_words(answer: Estimate, most: int = 3) -> str:
@@ -201,7 +208,7 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
         *([Fact("How sure", _factors(answer), grade_words(answer))] if sure else []),
         Fact("Tokens", tokens_words(answer.tokens_per_s)),
-        Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), "recomputed FLOPs counted" if recompute else ""),
+        Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), _total_note(answer)),
         *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),
     ]
     if answer.training_time_s is not None and tokens is not None:

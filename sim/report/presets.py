@@ -18,7 +18,7 @@ from sim.specs.framework_plans import plan_rules
 from sim.specs.frameworks import ResolvedStack, layouts_of, resolve_stack, rules_of
 from sim.specs.presets import preset_source, raw_preset, source_rows
 from sim.specs.stack import StackSpec
-from sim.table import Table, columns_table
+from sim.table import Table, columns_table, rows_table
 from sim.units import show, show_bare, show_time, value_words
 
 Row = tuple[str, Any, str]
@@ -31,10 +31,12 @@ def preset_view(kind: str, name: str) -> Table:
     return _table(preset_source(kind, name), f"{kind}/{name}")
 
 
-def datasheet_view(gpu: GpuSpec) -> Table:
-    """The profile that is made for a GPU from its datasheet."""
-    rows = source_rows({"source": presets.shipped_table()["source"], **presets.datasheet_profile(gpu)})
-    return _table([row[:3] for row in rows], f"profile datasheet for {gpu.name}")
+def datasheet_view(gpu: GpuSpec) -> Group:
+    """The profile that is made for a GPU from its datasheet, below the one source of its values."""
+    rows = [(field, value_words(value)) for field, value, *_ in source_rows(presets.datasheet_profile(gpu))]
+    source = Text(f"Values are {presets.shipped_table()['source']}.", style="dim")
+    table = rows_table(HEADS[:2], rows, left=HEADS[:2], wrap=["value"])
+    return Group(title(f"profile datasheet for {gpu.name}"), source, "", table)
 
 
 def framework_view(framework: str, described: Mapping[str, Any]) -> Group:

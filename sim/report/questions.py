@@ -24,6 +24,7 @@ _LEFT_OUT = ("Training", "Whole job")
 """Facts of a headline that the run's own say better, or that nobody asks first."""
 _WORDS = ("change", "GPUs", "plan")
 """Columns of words in the tables below."""
+_PLAN = "plan: tp·pp·dp, micro-batch size, and what differs from defaults"
 
 
 def sentence_of(planned: Planned, what: str = "") -> str:
@@ -95,7 +96,7 @@ def _deadline_facts(found: InTime | None) -> list[tuple[str, str, str]]:
     if found is None:
         return []
     more = ". No larger size that was tried has a chance of 95% or more"
-    if found.certain is found.planned:
+    if found.given or found.certain is found.planned:
         more = ""
     elif found.certain is not None:
         run = found.certain.run
@@ -130,7 +131,7 @@ def lacking_view(asked: FineTuning, unfit: Unfit) -> Group:
         for words, offer in remedies:
             memory = f"{offer.answer.largest.total / 1e9:.1f} GB"
             table.add_row(words, show_time(offer.run.wall_s), _cost(offer), memory, _plan(offer))
-        parts += ["", title("Any of these changes makes it fit"), table]
+        parts += ["", title("Any of these changes makes it fit"), table, Text(_PLAN, style="dim")]
     if useless:
         parts += ["", Text(f"None of these changes is enough alone: {', '.join(useless)}.")]
     if any(CHUNKED in words for words, _ in remedies):
@@ -147,7 +148,7 @@ def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group
     for offer in shown[:ROWS]:
         takes, most = (show_time(each.wall_s) for each in (offer.run, offer.ends.high))
         table.add_row(_machine(offer), takes, most, _cost(offer), _plan(offer))
-    legend = "at most: end of the 90 % interval; plan: tp·pp·dp, micro-batch size, and what differs from defaults"
+    legend = f"at most: end of the 90 % interval; {_PLAN}"
     left = len(shown) - ROWS
     more = f"; {left} more machine{'s' * (left > 1)}: --json" if left > 0 else ""
     parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}{more}", style="dim"), ""]
@@ -158,7 +159,7 @@ def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group
         counts.setdefault(each.gpu, []).append(str(each.gpus))
     if counts:
         words = "; ".join(f"{' or '.join(some)} × {gpu}" for gpu, some in counts.items())
-        parts.append(title("No fit   ", f"{words} (give one of them by --gpu and --gpus to see what would help)"))
+        parts.append(title("No fit   ", f"{words} (--gpu and --gpus with one of these show what would help)"))
     days = sorted(row["date"] for row in price_list().values())
     prices = f"list prices of {days[0]} to {days[-1]} (--price with --gpu gives your own)"
     return Group(*parts, *assumptions((prices, *shown[0].answer.scenario.assumed), verbose=verbose))

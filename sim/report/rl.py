@@ -16,6 +16,7 @@ from sim.units import show, show_time, significant
 WAITS = ("tail", "waits for rollouts", "waits for training")
 BAR = 30
 """Places of the longest bar."""
+LEGEND = "depth: weight versions that samples may be behind; tail: the wait for the longest responses"
 LIMITS = {
     "rollouts": "limited by rollouts: more rollout GPUs would shorten it",
     "training": "limited by training: more training GPUs would shorten it",
@@ -45,6 +46,8 @@ def rl_view(
         parts += block(name, f"  ({show_time(step.step_time_s)})", bars)
     if depths or colocated is not None:
         parts += ["", title("What running ahead gives"), indented(_depths(step, depths, colocated))]
+    if depths or split:
+        parts += [Text(LEGEND, style="dim")]
     if split:
         parts += ["", title(f"Splits of {split[0].num_gpus:,} GPUs"), indented(_split(step, split))]
     return Group(*parts, *assumptions(step.assumptions))
@@ -73,8 +76,8 @@ def _facts(step: RlStep) -> RenderableType:
     batch = f"{packed.global_batch_size:,} × {packed.sequence_length:,} tokens"
     rows: list[tuple[str, str | Text, str | Text]] = [
         ("RL step", Text(show_time(step.step_time_s), style="bold green"), f"90 %: {low} to {high}, {policy}"),
-        ("", "", LIMITS[step.limit]),
-        ("Responses", f"{significant(step.responses_per_s)} per s", f"are trained on: {per_gpu} per GPU"),
+        ("", "", f"limited by {step.limit}: more GPUs would shorten it" if step.colocated else LIMITS[step.limit]),
+        ("Responses", f"{significant(step.responses_per_s)} per s", f"trained on, {per_gpu} per GPU"),
         ("Rollouts", show_time(step.period.rollout_s), f"to the last response; up to {written} per GPU"),
         ("Training", show_time(step.work.seconds), f"{steps} gradient step{'s' * (steps > 1)} of {each}, {batch}"),
         ("Weights", show_time(step.sync_s), "to the rollouts' shards" if step.colocated else "to the rollout pool"),

@@ -42,12 +42,12 @@ def optimum_view(title: str, best: Sequence[Optimum], remarks: Sequence[str], sh
     columns |= {"FLOP": [f"{e.flop:.2e}" for e in best]} if show_flop else {"loss": [loss_text(e.loss) for e in best]}
     odd = [e.law for e in best if e.params_interval and not e.params_interval[0] <= e.params <= e.params_interval[1]]
     star = (
-        "* extrapolated beyond the compute of the runs that the law was fitted on"
+        "* extrapolated: beyond the compute of the runs that the law was fitted on"
         if any(e.extrapolated for e in best)
         else ""
     )
     unknown = dict.fromkeys(e.law for e in best if e.extrapolated is None)
-    star += f" (not known for {', '.join(unknown)})" if star and unknown else ""
+    star += f" (for {', '.join(unknown)} that is not known)" if star and unknown else ""
     leaves_out = (f"{name}: the published interval does not contain the published exponent" for name in odd)
     return Group(Text(title, style="bold"), columns_table(columns), notes(star, *leaves_out, *remarks))
 
@@ -77,8 +77,8 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     overheads = [row["data_overhead"] for row in laws.values()]
     columns = {
         "law": [*laws],
-        "batch [tokens]": [show_short(row["batch_tokens"]) for row in laws.values()],
-        "what it is": ["best for the loss" if each is None else f"{each:.0%} more data" for each in overheads],
+        "batch, tokens": [show_short(row["batch_tokens"]) for row in laws.values()],
+        "what it is": ["best for the loss" if each is None else f"takes {each:.0%} more data" for each in overheads],
     }
     for name in ("steps", "tokens"):
         if any(name in row for row in laws.values()):
@@ -99,7 +99,7 @@ def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
         table.add_row(letter, f"{value:.4g}", f"{low:.4g} – {high:.4g}")
     found = [compute_optimal(budget, fit.law()) for budget in budgets]
     columns = {
-        "budget [FLOP]": [f"{each.flop:.2e}" + "*" * bool(each.extrapolated) for each in found],
+        "budget, FLOP": [f"{each.flop:.2e}" + "*" * bool(each.extrapolated) for each in found],
         "params": [show_short(each.params) for each in found],
         "90 % interval": [interval_text(fit.params_interval(budget)) for budget in budgets],
         "tokens/param": [significant(each.tokens / each.params) for each in found],

@@ -18,7 +18,7 @@ from sim.report.terminal import assumptions, grouped, indented, sentence, shared
 from sim.search import SearchResult
 from sim.search.assumed import framework_assumed, priced_schedules, proof_of
 from sim.search.candidate import SHOWN_FIELDS, ScheduleBest, facts_of
-from sim.search.explain import Step, Why, loss_of, overlaps_off, seconds_apart
+from sim.search.explain import RankAmong, Step, Why, loss_of, overlaps_off, seconds_apart
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import SIZE, Axis, Sweep
 from sim.table import Table, columns_table, plain_table
@@ -61,16 +61,27 @@ def plan_rank_view(result: SearchResult, ranked: Why, question: str) -> Group:
     lines: list[RenderableType] = [title(question), f"{plan}, {lost} against the best{out}"]
     rows = [row for row, best in enumerate(result.best, 1) if best.answer.scenario.plan == answer.scenario.plan]
     listed_as = f", which have other layouts of stages; it is row {rows[0]} of the best" if rows else ""
-    for each in ranked.among:
+    better: Estimate | None = None
+    for each in _telling(ranked.among):
         best = each.best.answer
         change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
         kind = "" if each.kind == ranked.among[0].kind else f" {each.kind}"
         among = f"the {each.of:,} plans that fit{kind}"
         place = f"Rank {each.rank:,} of {among}." if each.rank else f"Not ranked among {among}{listed_as}."
-        own = best.scenario.plan == answer.scenario.plan
         said = f" The best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})."
+        if better is not None and best.scenario.plan == better.scenario.plan:
+            said = " The best of them is the same."
+        own = best.scenario.plan == answer.scenario.plan
         lines.append(indented(Text(place + ("" if own else said))))
+        better = best
     return Group(*lines, *_overlaps(answer), *_explained(result, answer, ranked.steps))
+
+
+def _telling(among: Sequence[RankAmong]) -> list[RankAmong]:
+    """Ranks that say more than those before them: none among the same plans, and none behind a first place."""
+    last = next((number for number, each in enumerate(among, 1) if each.rank == 1), len(among))
+    kept = among[:last]
+    return [each for number, each in enumerate(kept) if each.of not in [before.of for before in kept[:number]]]
 
 
 def _overlaps(answer: Estimate) -> list[str]:
@@ -96,7 +107,7 @@ def own_line(result: SearchResult, ranked: Why) -> Text:
     # Of other schedules only the best plans are known, so that no rank counts theirs.
     under = f" under {priced_schedules(result.space)}" if result.schedules else ""
     kinds = [f"plans that fit{under}", "that recompute, shard and use sequence parallelism as it does"]
-    pairs = zip(ranked.among, kinds, strict=False)
+    pairs = zip(_telling(ranked.among[:2]), kinds, strict=False)
     ranks = ", ".join(f"{say.ordinal(each.rank)} of the {each.of:,} {kind}" for each, kind in pairs if each.rank)
     takes = f"{show_time(answer.step_time_s)} ({say.lost(result, answer)})"
     return title(words, f" takes {takes}: {ranks}. --why own explains.")
@@ -223,8 +234,8 @@ def _heading(result: SearchResult) -> Text:
     said = title(f"{result.space.scenario.name}: {found}\n")
     theirs = f" that {result.space.runs_on} can run" if result.space.runs_on else ""
     made = result.plans_made_to_fit
-    ways = "recompute more or use the host's memory" if "offload" in result.room else "recompute more"
-    more = f", and {made:,} more once they {ways}" if made else ""
+    ways = "by recomputing more or in the host's memory" if "offload" in result.room else "by recomputing more"
+    more = f", and {made:,} more {ways}" if made else ""
     said.append(
         f"Of {result.plans_priced:,} plans{theirs}, {result.plans_feasible - made:,} fit in "
         f"{show(result.memory_limit_bytes, 'B')} per GPU{more}. {sentence(proof_of(result)[0])}"
@@ -243,7 +254,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
         **plans.answers,
     }
     if (risk := result.risk) is not None:
-        shown[f"{risk.probability:.3g} below"] = [
+        shown[f"{100 * risk.probability:.3g}% below"] = [
             show_time(each.answer.step_time_s * risk.factor(each)) for each in result.best
         ]
     causes = "slower than the first, mostly by"

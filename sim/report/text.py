@@ -162,8 +162,8 @@ def clear_words(first: Estimate, second: Estimate) -> str:
     if apart < _ALIKE:
         return ""
     if apart > log(least_told_apart(*factors)):
-        return "The difference of the step times is clear: it is larger than both 90 % intervals account for."
-    unclear = "The difference of the step times is not clear, because it is smaller than both 90 % intervals together."
+        return "Which is faster is clear: the step times differ by more than both 90 % intervals account for."
+    unclear = "Which is faster is not clear: the step times differ by less than both 90 % intervals together."
     one, other = first.scenario, second.scenario
     differ = {
         "GPU": one.cluster.gpu != other.cluster.gpu,
@@ -172,7 +172,8 @@ def clear_words(first: Estimate, second: Estimate) -> str:
     }
     if not any(differ.values()):
         return (
-            f"{unclear} They share machine and framework, so their errors are mostly alike: the order is likely right."
+            f"{unclear} Both share machine and framework, so their errors are mostly alike, and the order is likely "
+            "right."
         )
     return f"{unclear} The two differ in {listed((name for name, on in differ.items() if on), 'and')}."
 
@@ -191,13 +192,13 @@ def _differing(first: Estimate, second: Estimate, verbose: bool) -> RenderableTy
     for section, rows in sections.items():
         name = f"{section}.name"
         if name in rows and len(rows) > MOST_UNFOLDED and not verbose:
-            hidden.append(f"{len(rows) - 1} more fields of another {section}")
+            hidden.append(f"{len(rows) - 1} more fields of the {section}")
             rows = {name: rows[name]}
         for path, words in rows.items():
             table.add_row(Text(path), *map(Text, words))
     if not table.row_count:
         return Text("nothing")
-    note = [Text(f"{', '.join(hidden)}: --verbose", style="dim")] if hidden else []
+    note = [Text(f"{', '.join(hidden)} differ: --verbose", style="dim")] if hidden else []
     return Group(table, *note)
 
 

@@ -41,7 +41,7 @@ def training_view(training: Training, verbose: bool = False) -> Group:
         *within,
         ("Wall clock", Text(wall, style="bold green"), "as given" if within else around),
         ("Cost", f"{cost} {run.currency}", of_cost),
-        ("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)}, {show_count(run.tokens)} tokens"),
+        ("Steps", f"{run.steps:,.0f}", _steps_words(training)),
         ("Work", *ends(lambda run: show_time(run.useful_s))),
     ]
     lost = {"checkpoints": goodput.checkpoints, "lost work": goodput.lost_work}
@@ -50,12 +50,20 @@ def training_view(training: Training, verbose: bool = False) -> Group:
     rows.append(("Goodput", f"{goodput.useful:.1%}", parts))
     rows.append(("GPU-hours", *ends(lambda run: show_short(run.gpu_hours))))
     if run.energy_j is not None:
-        rows.append(("Energy", *ends(lambda run: "–" if run.energy_j is None else show(run.energy_j / 3.6e3, "Wh"))))
+        energy, around = ends(lambda run: "–" if run.energy_j is None else show(run.energy_j / 3.6e3, "Wh"))
+        rows.append(("Energy", energy, f"{around and f'{around}; '}full power × PUE {training.pue:g}"))
     rows += [*_saving(training), *_loading(training)]
     words = f"{show_time(run.wall_s)} and {show_count(run.cost)} {run.currency}"
     words = f"{show_count(run.tokens)} tokens in {words}" if within else words
     notes = assumptions(training.assumptions, verbose=verbose)
     return Group(heading(training.answer, words), "", indented(facts_table(rows)), *notes)
+
+
+def _steps_words(training: Training) -> str:
+    """How long a step takes, by which profile, and how many tokens all steps have."""
+    run, profile = training.run, training.answer.scenario.profile
+    anchored = ", anchored" * bool(profile.provenance.measured)
+    return f"of {show_time(run.step_time_s)} (profile {profile.name}{anchored}), {show_short(run.tokens)} tokens"
 
 
 def _saving(training: Training) -> Iterator[tuple[str, str, str]]:
@@ -90,8 +98,8 @@ def frontier_view(scenario: Scenario, frontier: Frontier, chosen: Mapping[str, F
     critical, sizes = show_short(goal.critical_batch), len(frontier.batches)
     asked = title(
         f"{scenario.name}: {significant(fastest.run.days)} days at the shortest",
-        f"\n{show_count(goal.params)} parameters. Small batches need {show_count(goal.min_tokens)} tokens. A batch of "
-        f"B tokens needs 1 + B / {critical} times as many: {critical} is the critical batch.",
+        f"\n{show_count(goal.params)} parameters. Small batches need {show_count(goal.min_tokens)} tokens in all. "
+        f"Batches of B tokens need 1 + B / {critical} times as many ({critical} is the critical batch).",
     )
     limits = {"within": "In time", "budget": "In budget"}
     lines = {"Shortest": fastest, "Cheapest": frontier.cheapest} | {limits[name]: chosen[name] for name in chosen}

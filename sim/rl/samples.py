@@ -80,7 +80,7 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
     mean : float
         Mean length of a response. [tokens]
     longest : float, optional
-        Length at which generation stops; default: 4 times the mean. [tokens]
+        Tokens at which generation stops; default: 4 times the mean.
     spread : float
         Standard deviation of the lengths over their mean, before any is cut off. 0: all are alike.
 

@@ -152,8 +152,8 @@ def trainer_work(scenario: Scenario, samples: Samples, recipe: Recipe) -> Traine
     if longest > training.sequence_length:
         raise SpecError(
             f"the longest sample, {samples.prompt_tokens:,.0f} tokens of prompt and {samples.lengths.longest:,.0f} of "
-            f"response, does not fit into training.sequence_length = {training.sequence_length:,}; set that to "
-            f"{-(-longest // 1024) * 1024:,}, or lower the longest response"
+            f"response, does not fit into training.sequence_length = {training.sequence_length:,}; "
+            f"add -s training.sequence_length={-(-longest // 1024) * 1024}, or lower the longest response"
         )
     sequences = samples.tokens / (PACKING * training.sequence_length)
     at_once = plan.dp * plan.microbatch_size  # every replica runs as many micro-batches

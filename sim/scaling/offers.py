@@ -91,19 +91,21 @@ HALVINGS = 4
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """The fewest GPUs found on which a run ends in time.
+    """The fewest GPUs found on which a run ends in time, or the chance that it does on the GPUs given.
 
     planned : the best plan and the run on as many as are expected to.
     certain : on the fewest whose 90 % interval ends in time; None where no number does that was tried.
+    given : the number of GPUs was given, and no other tried.
     """
 
     within_s: float
     planned: Planned
     certain: Planned | None
+    given: bool = False
 
     @property
     def gpus(self) -> int:
-        """The fewest GPUs."""
+        """How many GPUs."""
         return self.planned.answer.num_gpus
 
     @property

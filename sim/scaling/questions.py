@@ -25,7 +25,8 @@ from sim.search.room import nothing_fits
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
 from sim.specs.frameworks import DEFAULT, find_framework
 from sim.specs.loading import resolve
-from sim.specs.machines import machine_of
+from sim.specs.machines import machine_of, nodes_for
+from sim.specs.presets import preset_names
 from sim.units import parse_count, parse_whole, show
 from sim.work.sums import total_params
 
@@ -121,7 +122,9 @@ def _batch_near(tokens: float, length: int, gpus: int, why: str) -> tuple[int, t
 
 
 def enlarged(cluster: str, gpus: int) -> tuple[Any, tuple[str, ...]]:
-    """The section `cluster` of a preset with as many nodes as so many GPUs take, and what was assumed."""
+    """The section `cluster` of a preset, or of a node's, with as many nodes as so many GPUs take; what was assumed."""
+    if cluster in preset_names("nodes"):
+        return nodes_for(cluster, gpus), ()
     machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
     if gpus <= machine.num_gpus:
         return cluster, ()

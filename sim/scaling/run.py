@@ -330,6 +330,7 @@ class Training:
     background : the run with checkpoints written in the background; None where the node does not say how fast GPUs copy
         to their host.
     data : how fast it reads its data.
+    pue : power usage effectiveness with which energy is counted.
     """
 
     answer: Estimate
@@ -338,6 +339,7 @@ class Training:
     high: TrainingRun
     background: TrainingRun | None
     data: DataLoading
+    pue: float
     assumptions: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -450,7 +452,7 @@ def train(
         notes.append(f"all {rented:,} GPUs of the nodes are paid for, although the plan uses {answer.num_gpus:,}")
     stated = [note for note in answer.assumptions if note != NO_FAILURES]
     said = (*notes, *terms.assumptions, *run.storing.notes, *stated)
-    return Training(answer, run, low, high, background, loading, said)
+    return Training(answer, run, low, high, background, loading, terms.pue, said)
 
 
 def _data_of(scenario: Scenario, tokens: float | None, loss: float | None, batch_law: str) -> tuple[float, list[str]]:

@@ -248,7 +248,7 @@ def _of_the_framework(front: Sequence[FrontierPoint]) -> tuple[str, ...]:
     kinds = "; ".join(f"{what} on {', '.join(gpus)} GPUs" for what, gpus in broken.items())
     rules = {name: plan_rules(name) for name in preset_names("frameworks")}
     able = [name for name, asked in rules.items() if asked and not broken_rules(fastest, asked)]
-    who = f"{' and '.join(able[:2])} can run" if able else "no framework described here can run"
+    who = f"{' and '.join(able[:2])} can run" if able else "no framework that flopcast knows can run"
     return (
         f"{words} cannot run some of these plans ({kinds}); {who} the plan of the shortest run. --no-layered leaves "
         "layered orders out, and flopcast search keeps to what the framework can run",

@@ -456,9 +456,10 @@ class _Question:
         """What the sweep took for granted, and what a reader may miss."""
         found = [each for each in points if each.best is not None]
         gap = max((each.gap for each in found), default=0.0)
-        sure = "no other can be better" if gap == 0.0 else f"another may be better by {gap:.2%} at most"
-        even = "" if self.options.get("layouts") else "; of plans with layers dealt evenly"
-        notes = [f"each point is a search of its own, and the best plan of each is the exact engine's{even}, {sure}"]
+        even = "" if self.options.get("layouts") else " with layers dealt evenly"
+        sure = f"no other{even} can be better" if gap == 0.0 else f"another{even} may be better by {gap:.2%} at most"
+        notes = [f"each point is a search of its own, and its best plan is run on the exact engine; {sure}"]
+        notes += ["layouts that balance layers over stages are left out; --layouts searches them too"] if even else []
         for axis in self.axes:
             if axis.spacing != "listed":
                 equal = "factors" if axis.spacing == "geometric" else "steps"

@@ -179,9 +179,7 @@ def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assume
         base = resolve(_profile_for(gpu.name), "profile")  # fields laid over the profile that none was named for
         assumed.append(f"no profile was named: that of {gpu.name} is used, changed as stated")
         profile = {**base, **profile} if _is_datasheet(base) else laid_over(base, profile)
-    if _is_datasheet(profile):
-        profile = _settled_datasheet(profile, gpu, assumed)
-    found = Profile.read(profile, "profile")
+    found = _settled_datasheet(profile, gpu, assumed) if _is_datasheet(profile) else Profile.read(profile, "profile")
     if found.name in presets.preset_names("profiles"):
         chip = presets.raw_preset("profiles", found.name).get("gpu", found.gpu)
         if chip != found.gpu:
@@ -196,16 +194,22 @@ def _settled_profile(profile: Any, gpu: GpuSpec, stack: StackSpec | None, assume
     return found
 
 
-def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[str]) -> dict[str, Any]:
+def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[str]) -> Profile:
     """The datasheet's profile of a GPU with what is stated over it; what is assumed for it goes into `assumed`."""
     stated = {key: value for key, value in profile.items() if key != "preset"}
-    settled = laid_over(presets.datasheet_profile(gpu), stated)
-    share = settled["gemm"]["max_efficiency"]
+    settled = Profile.read(laid_over(presets.datasheet_profile(gpu), stated), "profile")
+    by_name = presets.rates_by_name(gpu)
+    by_power = gpu.max_power_w is not None and "gemm" not in {each.section for each in by_name}
+    attention = settled.attention
     assumed.append(
         f"no measured profile of {gpu.name} is used (profile datasheet). Peaks and bandwidths are its datasheet's. "
-        f"It is assumed to reach the shares of them that other GPUs reach, and by its power {share:.0%} in multiplies"
+        "It is assumed to reach the shares of them that other GPUs reach. Of peak, that is "
+        f"{settled.gemm.max_efficiency:.0%} in multiplies{' (by its power)' * by_power}, "
+        f"{attention.forward_efficiency:.0%} in attention's forward and {attention.backward_efficiency:.0%} in its "
+        f"backward. Of bandwidths, it is {settled.memory.efficiency:.0%} in memory, {settled.nvlink.efficiency:.0%} in "
+        f"a node and {settled.network.efficiency:.0%} between nodes"
     )
-    for each in presets.rates_by_name(gpu):
+    for each in by_name:
         field = f"{each.section}.{next(iter(each.values))}"
         if field not in flat(stated):
             assumed.insert(0, f"{each.said} (profile.{field} states another rate)")
@@ -343,9 +347,10 @@ def _what_rules_set(found: ResolvedStack, rows: Any) -> list[str]:
     if not values:
         return []
     shown = ", ".join(f"{field} {_shown(value)}" for field, value in values.items())
-    latest = f"the latest {found.framework} (stack.version names another)"
-    version = latest if found.version == LATEST else f"{found.framework} {found.version}"
-    return [f"{version} is stack {found.release} with {shown} (flopcast presets show {found.framework})"]
+    stack, source = f"stack {found.release} with {shown}", f"flopcast presets show {found.framework}"
+    if found.version == LATEST:
+        return [f"the latest {found.framework} is taken: {stack} (stack.version sets another; {source})"]
+    return [f"{found.framework} {found.version} is {stack} ({source})"]
 
 
 def _shown(value: Any) -> str:

@@ -64,7 +64,7 @@ def choice_among(text: str) -> str:
     """What to say of a name that fits several GPUs; empty where it fits one."""
     taken, *others = meant_by(text)
     others = [] if text == taken else others
-    return f"{text} means {taken} (--gpu {' or '.join(others)})" if others else ""
+    return f"{text} is taken for {taken} (others: --gpu {' or '.join(others)})" if others else ""
 
 
 def _begins_within(name: str, word: str) -> bool:
@@ -97,11 +97,15 @@ def node_of(gpu: str) -> str:
 
 
 def machine_of(gpu: str, gpus: int) -> dict[str, Any]:
-    """The section `cluster` of as many nodes as so many of these GPUs fill; of a rack, where NVLink joins nodes.
+    """The section `cluster` of as many of a GPU's usual nodes as so many GPUs fill."""
+    return nodes_for(node_of(gpu), gpus)
+
+
+def nodes_for(node: str, gpus: int) -> dict[str, Any]:
+    """The section `cluster` of as many nodes of a preset as so many GPUs fill; of a rack, where NVLink joins nodes.
 
     Up to ten cards that PCIe joins stand in one server.
     """
-    node = node_of(gpu)
     described = load_preset("nodes", node)
     width = int(described["gpus_per_node"])
     if width < gpus <= SLOTS and described.get("nvlink_topology") == "pcie":

@@ -93,9 +93,10 @@ def rates_by_name(gpu: GpuSpec, table: dict[str, Any] | None = None) -> list[Rat
     for maker in table.get("makers", ()):
         if gpu.name.startswith(maker["gpus"]):
             share = _share_by_power(gpu, table, maker["share"])
+            whose = f"{maker['maker']}'s"
             said = (
-                f"the name {gpu.name} begins with {maker['gpus']}, so multiplies reach {share:.0%} of peak, as in "
-                "training runs on GPUs of such names"
+                f"the name {gpu.name} begins with {maker['gpus']}, so it counts as {whose}: multiplies reach "
+                f"{share:.0%} of peak, as in {whose} training runs"
             )
             found.append(RatesByName("gemm", {"max_efficiency": share, "alignment": maker["alignment"]}, said))
     alone = table.get("multiplies", {}).get(gpu.name)
@@ -209,7 +210,10 @@ def raw_preset(kind: str, name: str) -> dict[str, Any]:
             shown = "flopcast presets show datasheet --gpu h100-sxm-80gb shows that of a GPU"
             raise SpecError(f"profile datasheet is made for each GPU from its own peaks; {shown}")
         if kind == "clusters" and name in preset_names("nodes"):
-            raise SpecError(f"{name} is a node, not a cluster; write cluster: {{node: {name}, num_nodes: 1}}")
+            raise SpecError(
+                f"{name} is a node, not a cluster; write cluster: {{node: {name}, num_nodes: 1}}, "
+                "with the number of nodes that you have"
+            )
         known = [*preset_names(kind), *(["datasheet"] if kind == "profiles" else [])]
         raise SpecError(f"unknown {kind.removesuffix('s')} preset {name!r}{nearest(name, known)}")
     data = load_yaml(path)
@@ -317,7 +321,8 @@ def _of_file(section: str, path: Path) -> dict[str, Any]:
     values: dict[str, Any] = _values(said)
     if section == "cluster" and "gpus_per_node" in values and "node" not in values:
         raise SpecError(
-            f"{path} is a node, not a cluster; write a file with {{node: {path.name}, num_nodes: 1}} beside it"
+            f"{path} is a node, not a cluster; write a file with {{node: {path.name}, num_nodes: 1}} beside it, "
+            "with the number of nodes that you have"
         )
     return values if "preset" in values else {"name": path.stem} | values
 

@@ -51,8 +51,10 @@ def test_command_line_fits_shows_draws_and_compares(tmp_path):
     result = typed("calibrate", "fit", raw, "-o", profile, "--draws", 2)
     assert result.returncode == 0, result.stderr
     assert "gemm             18 measurements" in result.stdout
-    shown = typed("calibrate", "show", profile, "--png", figure)
+    shown = typed("calibrate", "show", profile, "--png", figure, env={"COLUMNS": "150"})
     assert shown.returncode == 0, shown.stderr
+    for line in ("measured_flop 67.11 MFLOP to 1.1 TFLOP", "half_length 200.0 tokens", "base_latency 8.4 µs"):
+        assert line in " ".join(shown.stdout.split())
     assert figure.stat().st_size > 10_000
     assert typed("calibrate", "compare", "a100", profile).returncode == 0
     # A fit of other data does not take the place of a run's journal, the only copy of what it measured.
@@ -63,22 +65,22 @@ def test_command_line_fits_shows_draws_and_compares(tmp_path):
     assert raw.read_bytes() == before
 
 
-def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+def test_this_machine_is_measured_and_an_interrupted_run_goes_on(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     from flopcast_calibration.bench import kernels, run
+    from flopcast_calibration.commands.measure import _reporter
 
     cases = [kernels.gemm_case(64, 64, 2**e, "float32", "nt") for e in (4, 6, 8)]
     cases += [kernels.memory_case("copy", 64, 1024, "float32"), kernels.launch_case("float32"), kernels.adam_case(1000)]
     cases += [kernels.bmm_case(2, 32, 32, 32, "float32"), kernels.attention_case(2, 64, 16, "float32", True, True)]
     monkeypatch.setattr(run, "kernel_cases", lambda device, quick, scenario: cases)
     path = tmp_path / "raw.jsonl"
-    seen = []
-    data = run.run_suite(
-        path, "cpu", quick=True, ranks=1, report=lambda what, done, total: seen.append((what, done, total))
-    )
+    seen, in_lines = [], _reporter(None)
+    data = run.run_suite(path, "cpu", quick=True, ranks=1, report=lambda *each: (seen.append(each), in_lines(*each)))
     assert len(data.measurements) == len(cases)
     assert all(item.time_s > 0 for item in data.measurements)
     assert ("gemm", 3, len(cases)) in seen
+    assert capsys.readouterr().err.count("measuring gemm:") == 1  # without a terminal a kind is told once
     before = path.read_text()
     assert run.run_suite(path, "cpu", quick=True, ranks=1).measurements == data.measurements
     assert path.read_text() == before  # nothing was measured again

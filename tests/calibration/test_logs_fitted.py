@@ -298,6 +298,13 @@ def test_a_bus_bandwidth_above_the_link_is_that_of_switches_that_add():
     assert nvlink.in_switch_efficiency == pytest.approx(481 / 1.75 * 9 / 8 / 450, rel=0.03)
     assert nvlink.efficiency == pytest.approx(H100.nvlink.efficiency, rel=0.01)
     assert 0.6 < low < nvlink.in_switch_efficiency < high < 0.9
+    assert not any("switches add" in line for line in result.not_measured)
+    # Rings may be what ran below the link's bandwidth; that switches are then taken to add more slowly is said.
+    slow = short(*reduces(360e9), draws=1)
+    share = slow.profile.nvlink.in_switch_efficiency
+    assert share < H100.nvlink.in_switch_efficiency
+    [said] = [line for line in slow.not_measured if "switches add" in line]
+    assert said.endswith(f"in_switch_efficiency became {share:.2f}, and was 0.68)")
     # A profile that knows of no such switches learns of them.
     plain = H100.replace(nvlink=H100.nvlink.replace(in_switch_efficiency=None))
     data = MeasurementSet({}, tuple(reduces(481e9)))

@@ -43,7 +43,7 @@ def test_a_difference_is_clear_beyond_both_intervals():
     assert "is clear" in clear_words(own, small)
     near = clear_words(own, ask("plan.num_chunks=2", "plan.schedule=interleaved"))
     assert "not clear" in near
-    assert "They share machine and framework" in near
+    assert "Both share machine and framework" in near
     assert "The two differ in framework." in clear_words(own, ask("stack.framework=unknown"))
 
 

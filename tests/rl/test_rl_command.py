@@ -50,7 +50,7 @@ test_mistakes_say_what_to_type = refusals(FlopcastError, ask, [
     ("--rollout-gpus 8 --response 8k --longest 4k", "the mean must be below the longest"),
     ("--rollout-gpus 8 --prompts 0 --longest 10k", "prompts = 0"),
     ("--rollout-gpus 8 --reward 3 --longest 10k", "has no unit"),
-    ("--rollout-gpus 8 --response 10k", "set that to 40,960"),
+    ("--rollout-gpus 8 --response 10k", "add -s training.sequence_length=40960"),
 ])  # fmt: skip
 
 

@@ -124,7 +124,7 @@ def test_the_same_gpus_may_take_turns(step, qwen):
         (lambda s, b: split_step(s, b, 30, inference=Inference(tp=4)), SpecError, "does not divide the 30 rollout GPUs; take 28"),
         (lambda s, b: split_step(s, b, 8, inference=Inference(tp=1, memory_share=0.7)), InfeasiblePlan, "does not fit"),
         (lambda s, b: split_step(s, b, 1, inference=Inference(memory_share=0.7)), InfeasiblePlan, "take a larger rollout tp"),
-        (lambda s, b: split_step(s, replace(b, prompt_tokens=4000.0), 8), SpecError, "set that to 14,336, or lower the longest"),
+        (lambda s, b: split_step(s, replace(b, prompt_tokens=4000.0), 8), SpecError, "training.sequence_length=14336, or lower the longest"),
         (lambda s, b: best_split(s, b, 2), SpecError, "Take at least 3"),
         (lambda s, b: best_split(s, b, 500), SpecError, "500 GPUs are more than the 128"),
         (lambda s, b: Inference(weights="int3"), SpecError, "rollouts have no weights in 'int3'"),

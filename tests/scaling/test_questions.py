@@ -92,6 +92,19 @@ def test_a_deadline_that_is_far_too_short_says_how_many_gpus_the_peak_rate_would
     assert re.match(r"no run ends within 1\.00 s: it would take [\d,]+ GPUs or more", str(result.exception))
 
 
+def test_the_gpus_given_have_a_chance_to_end_in_time():
+    """A node's preset is a machine of as many of them as the GPUs fill."""
+    words = "--gpus 16 --tokens 100B"
+    found = answer(f"plan llama3-8b --gpu h100 {words} --within", "6 d")
+    assert (found["within"]["num_gpus"], found["within"]["certain"]) == (16, None)
+    assert (
+        0.0
+        < found["within"]["chance"]
+        < answer(f"plan llama3-8b --gpu h100 {words} --within", "8 d")["within"]["chance"]
+    )
+    assert answer(f"plan llama3-8b --cluster dgx-h100 {words}")["step_time_s"] == found["step_time_s"]
+
+
 @rows(
     ("wanted", "gpus", "batch"),
     [
@@ -166,7 +179,6 @@ def test_every_change_that_is_named_makes_it_fit(most):
         ("plan llama3-8b", "give a number, such as --gpus 512, or --within 30d"),
         ("plan llama3-8b --within 30d --gpu h100", "add --tokens, such as --tokens 15T"),
         ("plan llama3-8b --within 30d --tokens 1T", "add --gpu, such as --gpu h100, or --cluster"),
-        ("plan llama3-8b --within 30d --tokens 1T --gpus 8", "give one of them"),
         ("plan llama3-8b --gpus 8 -s training.precision=fp16", "plan sets training.precision by --precision"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
         ("plan llama3-8b --gpus 8 --memory-limit -3GB", "must be above zero"),
@@ -185,7 +197,7 @@ def test_the_page_shows_what_is_printed_where_nothing_fits():
     """Pages' own test runs commands that succeed."""
     page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
     command, shown = re.search(
-        r"`flopcast (finetune [^`]*)` ends with exit code 3:\n\n```text\n(.*?)\n```", page, re.DOTALL
+        r"`flopcast (finetune [^`]*)` ends with exit code\s3:\n\n```text\n(.*?)\n```", page, re.DOTALL
     ).groups()
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, command.split())
     assert [line.rstrip() for line in result.stdout.rstrip().splitlines()] == shown.splitlines()

@@ -78,7 +78,7 @@ def test_mistakes(words, says):
 
 def test_the_command_says_what_ranks_mean(result):
     found = CliRunner().invoke(app, ["search", SCENARIO, "--risk", "0.9", "--top", "3"], env={"COLUMNS": "80"})
-    assert "0.9 below" in found.output
+    assert "90% below" in found.output
     assert "90 of 100 such steps take at" in found.output
     assert max(map(len, found.output.splitlines())) <= 80
     data = json.loads(CliRunner().invoke(app, ["search", SCENARIO, "--risk", "0.9", "--json"]).stdout)

@@ -213,8 +213,16 @@ def test_whose_rates_a_name_brings_is_said_with_the_field_of_ones_own():
 
 
 def test_rates_of_a_maker_and_of_a_card_by_name_are_said_too():
-    for name, said in {"MI999": "begins with MI, so multiplies reach", "T4-16GB": "reach 65% of peak, as was"}.items():
+    for name, said in {"MI999": "so it counts as AMD's: multiplies", "T4-16GB": "reach 65% of peak, as was"}.items():
         assert any(said in line for line in on_a_card_that_nobody_measured(name=name).assumed), name
+
+
+def test_the_shares_that_a_datasheet_lacks_are_said_as_they_are_stated():
+    stated = on_a_card_that_nobody_measured("profile.memory.efficiency=0.7")
+    [said] = [line for line in stated.assumed if line.startswith("no measured profile")]
+    assert "45% in attention's forward and 33% in its backward. Of bandwidths, it is 70% in memory, 81% in a" in said
+    with pytest.raises(SpecError, match=r"profile.gemm.max_efficiency = 'high': should be a valid number"):
+        on_a_card_that_nobody_measured("profile.gemm.max_efficiency=high")
 
 
 def test_a_card_without_the_peak_that_its_attention_needs_is_refused_by_field_and_file():

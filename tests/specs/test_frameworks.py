@@ -390,9 +390,7 @@ def test_an_answer_says_what_rules_set():
     }
     given |= {"plan": {"dp": 8, "ep": 8}, "training": TRAINING | {"precision": "mxfp8"}}
     said = scenario(**given, stack={"framework": "megatron-bridge"}).assumed
-    line = next(
-        text for text in said if text.startswith("the latest megatron-bridge (stack.version names another) is stack ")
-    )
+    line = next(text for text in said if text.startswith("the latest megatron-bridge is taken: stack "))
     assert "cuda_graphs full_iteration" in line
     assert "expert_dispatcher hybridep" in line
     plain = scenario(**given, stack={"framework": "megatron-bridge", "cuda_graphs": "none"}).assumed

@@ -32,6 +32,7 @@ from sim.foreign.importers.sources import parse_json, parse_toml, text_of
 from sim.foreign.importers.torchtitan.job_config import is_torchtitan, is_torchtitan_python, read_torchtitan
 from sim.foreign.logs import printed_arguments
 from sim.specs.loading import build_scenario
+from sim.specs.presets import model_named
 from sim.specs.scenario import Scenario
 from sim.specs.yaml12 import dump_yaml, parse_yaml
 
@@ -178,7 +179,20 @@ def import_file(
     """
     path = Path(path)
     log = path.suffix in LOGS and printed_arguments(path)
-    return import_text(log or text_of(path), str(path), given, kind=kind, overrides=overrides, folder=path.parent)
+    try:
+        text = log or text_of(path)
+    except SpecError as error:
+        raise SpecError(f"{error}{_model_words(str(path))}") from None
+    return import_text(text, str(path), given, kind=kind, overrides=overrides, folder=path.parent)
+
+
+def _model_words(name: str) -> str:
+    """What to type where the name is that of a model, and of no file that can be read."""
+    try:
+        model_named(name)
+    except SpecError:
+        return ""
+    return f"; it is the name of a model, not of a file: flopcast plan {name} --gpu h100 --gpus 64 plans its training"
 
 
 def import_text(
