@@ -196,7 +196,7 @@ def test_the_page_shows_what_is_printed_where_nothing_fits():
     """Pages' own test runs commands that succeed."""
     page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
     command, shown = re.search(
-        r"`flopcast (finetune [^`]*)` ends with exit code 3:\n\n```text\n(.*?)\n```", page, re.DOTALL
+        r"`flopcast (finetune [^`]*)`\sends\swith\sexit\scode\s3:\n\n```text\n(.*?)\n```", page, re.DOTALL
     ).groups()
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, command.split())
     assert [line.rstrip() for line in result.stdout.rstrip().splitlines()] == shown.splitlines()
