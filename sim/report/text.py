@@ -116,7 +116,7 @@ def _shown(value: float, unit: str) -> str:
     if unit == "share":
         return f"{value:.1%}"
     if unit == "tokens/s":
-        return say.tokens_words(value).removesuffix(" tokens/s")  # the row is named so
+        return say.tokens_words(value).removesuffix(f" {unit}")
     return f"{value:,.0f}" if unit == "count" else show(value, unit)
 
 
