@@ -78,7 +78,7 @@ def assumed(scenario: Scenario) -> Iterator[str]:
         rates += f" ({COPY_SHARE:.0%} of the host link)"
     if stack.async_tensor_parallel and plan.sequence_parallel and plan.tp > 1:
         yield (
-            "the gain of tensor-parallel overlap is optimistic: a step of Llama 3 70B becomes 13% faster on H100, where "
+            "the gain of tensor-parallel overlap is optimistic: a step of Llama 3 70B becomes 13% faster on H100, and "
             "PyTorch measured 6 to 13%"
         )
     if plan.offloaded_layers:
