@@ -78,6 +78,7 @@ def anchor(
         )
     else:
         print_ = Console(highlight=False, markup=False).print
+        _print_earlier(print_, found.runs[0].choices[0])
         _print_moved(print_, found)
         _print_steps(print_, found)
         _print_too_full(print_, too_full)
@@ -176,6 +177,16 @@ def facts_of(found: RunsFit) -> dict[str, Any]:
 
 AGREES = 0.02
 """Share by which a predicted step may be off and still be as it was measured: no value need move."""
+
+
+def _print_earlier(print_: Any, scenario: Scenario) -> None:
+    """The runs to which the profile was drawn before, which the new file does not keep."""
+    if names := list(dict.fromkeys(run.name for run in scenario.profile.provenance.measured)):
+        print_(
+            f"Profile {scenario.profile.name} was drawn to runs before ({'; '.join(names)}). This fit begins with its "
+            "values, but intervals will rest on the runs given now. Give all scenarios and step times together, with "
+            "the profile that it was made from, and all of them count."
+        )
 
 
 def _print_moved(print_: Any, found: RunsFit) -> None:

@@ -92,6 +92,8 @@ def test_runs_that_were_measured_are_remembered(anchored, tmp_path):
     assert "after one run of your own" in same.interval_basis
     other = load_scenario(KIN, ["stack=pytorch"], str(out))
     assert not other.profile.provenance.measured
+    again = ["anchor", str(KIN), "--profile", str(out), "--measured", "9 s", "-o", str(tmp_path / "second.yaml")]
+    assert "drawn to runs before (gpt-1.7b, 16-bit)" in CliRunner().invoke(app, again).output
     assert any("they do not count as measured" in line for line in other.assumed)
 
 
