@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from flopcast_calibration.from_runs import RunsFit
     from flopcast_calibration.readers.training_runs import Run
     from sim.check import Explanation
-    from sim.estimate import Estimate
     from sim.specs import Scenario
 
 
@@ -241,7 +240,7 @@ def _print_steps(print_: Any, found: RunsFit) -> None:
             )
 
 
-def _print_too_full(print_: Any, too_full: Sequence[tuple[str, Estimate]]) -> None:
+def _print_too_full(print_: Any, too_full: Sequence[tuple[str, Any]]) -> None:
     """The runs that took place although the scenario says that they do not fit in memory."""
     from sim.units import show
 
