@@ -40,8 +40,8 @@ def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Gro
     if why.rank == 1 and why.answer.scenario.plan != result.best[0].answer.scenario.plan:
         place = f". Before layouts of stages were varied, it was the first of {result.plans_feasible:,} plans that fit"
     if why.searched is not None:
-        sure = "" if why.searched.proven else f" (another may be up to {why.searched.gap:.1%} better)"
-        place = f"; best of {why.searched.plans:,} such plans{sure}"
+        sure = "" if why.searched.found.proven else f" (another may be up to {why.searched.found.gap:.1%} better)"
+        place = f"; best of {why.searched.found.plans:,} such plans{sure}"
     if why.tried:
         place = f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
     line, takes = say.plan_line(why.answer, result.best[0].answer), show_time(why.answer.step_time_s)
@@ -155,7 +155,10 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
 def schedules_view(result: SearchResult) -> Group:
     """The best plan of each schedule beside the best of all, and whether it is proven."""
     found = [(each, each.best.answer) for each in result.schedules if each.best is not None]
-    runs, looked_at = sum(each.runs for each in result.schedules), sum(each.plans for each in result.schedules)
+    runs, looked_at = (
+        sum(each.found.runs for each in result.schedules),
+        sum(each.found.plans for each in result.schedules),
+    )
     counts = f"  ({looked_at:,} plans searched, {runs:,} run exactly)"
     parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
     notes = []
@@ -168,7 +171,7 @@ def schedules_view(result: SearchResult) -> Group:
         if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
             differ = [name for name in differ if name != "dp"]
         parts.append(_schedules_table(result, found, differ))
-        unproven = [each for each, _ in found if not each.proven]
+        unproven = [each for each, _ in found if not each.found.proven]
         proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
         dealt = "" if result.stages is None else result.stages.others
         among = f"{' and' if dealt else ' with'} recompute none, selective or full" if result.room else ""
@@ -176,7 +179,7 @@ def schedules_view(result: SearchResult) -> Group:
             *(["mbs: sequences of a micro-batch"] if "microbatch_size" in differ else []),
             f"{proven} proven to be the best of its schedule{dealt}{among}.",
         ]
-        notes += [f"{each.schedule}: another plan may be up to {each.gap:.1%} better" for each in unproven]
+        notes += [f"{each.schedule}: another plan may be up to {each.found.gap:.1%} better" for each in unproven]
         if any(each.asynchronous for each, _ in found):
             notes.append("* gradients come late, which changes training: not among the best plans")
     reasons = grouped((str(each.reason), each.schedule) for each in result.schedules if each.best is None)

@@ -12,12 +12,13 @@ import numpy as np
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
-from sim.search.candidate import ROUNDING, Candidate, ScheduleBest
+from sim.search.best_first import ROUNDING
+from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.confirm import run_best
+from sim.search.infeasible import none_fits
 from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
 from sim.search.plans.space import Fields, agrees, check_value, has_fields
 from sim.search.result import SearchResult, Selection
-from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under
 from sim.specs import ParallelPlan, Scenario, build_scenario
 from sim.specs.writing import scenario_yaml
@@ -45,8 +46,8 @@ MOST_RUNS = 40
 
 def best_of(result: SearchResult, named: Fields) -> tuple[Selection, Candidate | None]:
     """The plans with some fields, and the best of them by the exact engine; None where none fits."""
-    _, chosen, found = run_best(result, named, 1, MOST_RUNS)
-    return chosen, found.best[0] if found.best else None
+    here, found = run_best(result, named, 1, MOST_RUNS)
+    return here.select(named, 1), found.best[0] if found.best else None
 
 
 def loss_of(result: SearchResult, answer: Estimate) -> float:
@@ -373,7 +374,7 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
         searched = best_under(result, named["schedule"], rest)
         if searched.best is not None:
             return Why.of(result, searched.best.answer, searched=searched)
-        if searched.plans:
+        if searched.found.plans:
             return Why(searched.reason, searched=searched)
     if blamed := _cannot_run(result, result.best[0].scenario, named):
         return Why(blamed)

@@ -16,7 +16,8 @@ import numpy as np
 from sim.arrays import Array, Bools, Ints
 from sim.notebook import NotebookDisplay
 from sim.search.assumed import assumptions_of
-from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
+from sim.search.best_first import Found, gap_of
+from sim.search.candidate import Candidate, ScheduleBest, StagesSearched
 from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, ROOM, SCHEDULES, Category
 from sim.search.plans.space import Fields, Space, base_plan, has_fields, sharding_fields
 from sim.search.prices.formula import Priced
@@ -57,17 +58,15 @@ class SearchResult(NotebookDisplay):
     elapsed_s : of pricing and memory check, without the confirmations. [s]
     best : by the objective on the exact engine, of the closed form's best.
     top : how many of the best were asked for.
-    confirmed : plans that the exact engine ran.
-    bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
-        all of them.
+    found : what the exact engine ran of the priced plans, and what none of the others goes below.
     schedules : the best plan of each schedule that was searched besides the priced ones, the best schedule first.
     stages : what was found of other layouts and groups of micro-batches; None where they were not looked for.
     risk : the ranking by a quantile that `best` has the order of; None: it has that of the expected step.
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
     plans_given_room : how many plans were checked that make room so.
-    room_floor : score that no plan with `room_fields` goes below for which room was not looked for.
     ways_fixed : fields of plans that say what runs again or lies on the host and are set, and not searched. The table
         has plans of other ways too, for which room may be made in these.
+    known : plans that the exact engine has run: the best, and those that questions add.
     """
 
     space: Space
@@ -79,28 +78,20 @@ class SearchResult(NotebookDisplay):
     elapsed_s: float
     best: tuple[Candidate, ...] = ()
     top: int = 10
-    confirmed: int = 0
-    bound: float | None = None
+    found: Found[Candidate] = field(default_factory=Found)
     schedules: tuple[ScheduleBest, ...] = ()
     stages: StagesSearched | None = None
     risk: Risk | None = None
     room: tuple[str, ...] = ()
     plans_given_room: int = 0
-    room_floor: float = np.inf
-    room_fields: Fields | None = None
     ways_fixed: Fields = field(default_factory=dict)
+    known: dict[ParallelPlan, Candidate] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""
         best = self.best[0].answer if self.best else None
         found = "no plan fits" if best is None else f"the best takes {show_time(best.step_time_s)} a step"
         return f"<SearchResult {self.space.scenario.name}: {self.plans_priced:,} plans, {found}>"
-
-    @cached_property
-    def known(self) -> dict[int, Candidate]:
-        """Plans that the exact engine has run, by place: the best, and those that questions add."""
-        places = [(self.place_of(each.scenario), each) for each in self.best]
-        return {place: each for place, each in places if place is not None}
 
     @cached_property
     def plans_feasible(self) -> int:
@@ -127,7 +118,7 @@ class SearchResult(NotebookDisplay):
         if not self.best:
             return None
         fastest = self.best[0] if self.risk is None else self.risk.fastest
-        return gap_of(fastest.worth(self.objective), self.bound)
+        return gap_of(fastest.worth(self.objective), self.found.bound)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -278,7 +269,7 @@ class SearchResult(NotebookDisplay):
             "room": list(self.room),
             "elapsed_s": self.elapsed_s,
             "plans_per_s": self.plans_per_s,
-            "confirmed": self.confirmed,
+            "confirmed": self.found.runs,
             "gap": self.gap,
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),

@@ -9,8 +9,6 @@ the fastest.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -22,12 +20,11 @@ from sim.arrays import Array, Bools, Ints, PlanFloats
 from sim.costs.block import BACKWARD, FORWARD
 from sim.errors import SpecError, nearest
 from sim.pricing.deal import put_together
-from sim.search.plans.layouts import ROOM, Category, expert_degrees
-from sim.search.plans.space import Fields, Progress, Space, agrees, has_fields
+from sim.search.plans.layouts import ROOM, Category
+from sim.search.plans.space import Fields, Space, agrees, has_fields
 from sim.search.prices.formula import Priced, Rows, join
-from sim.search.result import SearchResult, Selection
+from sim.search.result import SearchResult
 from sim.specs import Scenario
-from sim.units import show
 from sim.work.layers import FIRST_KIND
 from sim.work.recompute import module_sets, own_modules
 
@@ -169,13 +166,6 @@ OPTIMIZER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the optimizer's state in host memory that are tried."""
 LAYER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the layers whose activations wait in host memory that are tried."""
-FIRST_LOOK, MOST_AT_ONCE = 256, 2048
-"""Plans that are looked at together: few at first, as the best of them rule others out."""
-SLACK = 0.002
-"""Room is made for plans that may be slower than the best few by so much: they may take longer than their price."""
-AT_ONCE = 20_000
-"""Plans whose cells are priced together."""
-
 _Made = tuple[Category, int, float, float]
 """A plan for which room was made, in the fastest way: category, row, step time [s] and memory [bytes]."""
 
@@ -191,78 +181,39 @@ def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ways))
 
 
-def make_room(
-    result: SearchResult,
-    few: int,
-    fields: Fields | None = None,
-    ceiling: float | None = None,
-    progress: Progress | None = None,
-) -> SearchResult:
-    """The result with plans that fit only once room is made, if they may be among the best few with some fields.
+class Room:
+    """Plans without recomputation that do not fit, the fastest first, and the ways in which they might.
 
-    ceiling : score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
-    progress : called with (plans looked at, all that may be).
+    score : what none of their ways goes below, in order.
+    ways_of_each : how many ways are looked at.
     """
-    begun = time.perf_counter()
-    looked = result.room_floor if fields == result.room_fields and ceiling is not None else -np.inf
-    wanted = {**result.ways_fixed, **(fields or {})}
-    found, tried, floor = _look(replace(result, ways_fixed={}), few, wanted, looked, ceiling, progress)
-    return replace(
-        _with(result, found),
-        elapsed_s=result.elapsed_s + time.perf_counter() - begun,
-        plans_given_room=result.plans_given_room + tried,
-        room_floor=floor,
-        room_fields=fields,
-    )
 
+    def __init__(self, plans: SearchResult, fields: Fields, ways: Sequence[Category], block: bool) -> None:
+        self._plans, self._ways, self._block = plans, ways, block
+        self.ways_of_each = len(ways) + block
+        here = _too_large(plans, fields)
+        score = plans.score(here)
+        order = np.argsort(score, kind="stable")
+        self.score, self._some = score[order], plans.prices.take(here[order])
 
-def _look(
-    plans: SearchResult, few: int, fields: Fields, floor: float, ceiling: float | None, progress: Progress | None
-) -> tuple[list[_Made], int, float]:
-    """Plans for which room was made; of how many plans memory was checked; and the score that none goes below for which
-    room was not looked for, infinite: there is none.
+    @classmethod
+    def of(cls, result: SearchResult, fields: Fields) -> Room | None:
+        """The plans of a result with some fields; None where no room is made."""
+        plans, wanted = replace(result, ways_fixed={}), {**result.ways_fixed, **fields}
+        able = _ways(plans.space.scenario, plans.room, wanted)
+        block = "block" in plans.room and not plans.space.scenario.stack.cuda_graph_scope
+        # Of a block of layers modules are none.
+        whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
+        block = block and has_fields({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, wanted)
+        if not plans.room or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
+            return None
+        return cls(plans, wanted, able, block)
 
-    floor : score up to which room was looked for already.
-    """
-    ways, able = plans.room, _ways(plans.space.scenario, plans.room, fields)
-    block = "block" in ways and not plans.space.scenario.stack.cuda_graph_scope
-    # Of a block of layers modules are none.
-    whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
-    block = block and has_fields({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
-    found = list[_Made]()
-    if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
-        return found, 0, np.inf
-    best = plans.score(plans.select(fields, few).best)
-
-    def last_of_few() -> float:
-        if ceiling is not None:
-            return ceiling
-        return float(np.sort(best)[few - 1]) * (1 + SLACK) if len(best) >= few else np.inf
-
-    score, row, category = _too_large(plans, fields, floor, last_of_few())
-    tried, begin = 0, 0
-    while begin < len(row):
-        end = min(begin + AT_ONCE, len(row))
-        chosen = ChosenRows(plans.space, row[begin:end], category[begin:end], able)
-        first, size = begin, FIRST_LOOK
-        while first < end:
-            last = min(first + size, end, int(np.searchsorted(score, last_of_few())))
-            if last <= first:
-                break
-            here = np.arange(first, last)
-            new = _fitting(plans, chosen, here - begin, category[here], block)
-            tried += (len(able) + block) * len(here)
-            if progress is not None:
-                progress(last, len(row))
-            if new:
-                numbers = [np.array(column) for column in list(zip(*new, strict=True))[1:]]
-                best = np.concatenate([best, plans.score_of(Priced(numbers[0], *numbers))])
-            found += new
-            first, size = last, min(2 * size, MOST_AT_ONCE)
-        if first < end:
-            return found, tried, float(score[first])
-        begin = end
-    return found, tried, last_of_few()
+    def make(self, which: slice) -> list[_Made]:
+        """Some of the plans, each in the fastest way in which it fits."""
+        some = self._some.take(which)
+        chosen = ChosenRows(self._plans.space, some.row, some.category, self._ways)
+        return _fitting(self._plans, chosen, np.arange(len(some)), some.category, self._block)
 
 
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
@@ -293,8 +244,8 @@ def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return OPTIMIZER_SHARES if updates else (0.0,), layers
 
 
-def _too_large(plans: SearchResult, fields: Fields, floor: float, ceiling: float) -> tuple[Array, Ints, Ints]:
-    """(score, row, category) of plans without recomputation that do not fit, the fastest first.
+def _too_large(plans: SearchResult, fields: Fields) -> Ints:
+    """Places of plans without recomputation that do not fit.
 
     Of all of them where the fields say what is recomputed or in host memory, or that something is recomputed.
     """
@@ -304,12 +255,7 @@ def _too_large(plans: SearchResult, fields: Fields, floor: float, ceiling: float
     rows, categories = plans.masks(free)
     plain = np.array([each.recompute == "none" for each in plans.categories]) & categories
     plain[len(plans.space.categories) :] = False
-    here = np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
-    score = plans.score(here)
-    within = (score >= floor) & (score < ceiling)
-    order = np.argsort(score[within], kind="stable")
-    some = plans.prices.take(here[within][order])
-    return score[within][order], some.row, some.category
+    return np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
 
 
 def _fitting(plans: SearchResult, chosen: ChosenRows, places: Ints, category: Ints, block: bool) -> list[_Made]:
@@ -367,7 +313,7 @@ def _category(scenario: Scenario, base: Category, way: Category, block_layers: i
     )
 
 
-def _with(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
+def with_room(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
     """Return the table with new rows appended, each plan once."""
     numbers = {each: number for number, each in enumerate(plans.categories)}
     given = plans.prices.take(np.flatnonzero(plans.prices.category >= len(plans.space.categories)))
@@ -383,71 +329,3 @@ def _with(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     new = Priced(columns[0].astype(np.int16), columns[1].astype(np.int32), *columns[2:])
     return replace(plans, prices=join([plans.prices, new]), categories=tuple(numbers))
-
-
-def none_fits(result: SearchResult, selection: Selection) -> str:
-    """The sentence that none of some plans fits in memory, and what the leanest of them needs."""
-    assert selection.leanest is not None
-    needed = result.prices.memory_bytes[selection.leanest]
-    plan = result.scenario_at(selection.leanest).plan
-    experts = f"ep {plan.ep}, " if result.space.scenario.model.num_experts else ""
-    return (
-        f"none of the {selection.priced:,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the leanest "
-        f"needs {show(needed, 'B')} (recompute {plan.recompute}, ZeRO {plan.zero_stage}, dp {plan.dp}, {experts}"
-        f"micro-batch {plan.microbatch_size})"
-    )
-
-
-def nothing_fits(result: SearchResult) -> str:
-    """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
-    everything = result.select({}, 1)
-    if everything.leanest is None:
-        fixed = " and ".join(f"plan.{name} = {value}" for name, value in result.ways_fixed.items())
-        return f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
-    lowest = result.prices.memory_bytes[everything.leanest]
-    plan, scenario = result.scenario_at(everything.leanest).plan, result.space.scenario
-    gpu = scenario.cluster.gpu
-    limited = result.memory_limit_bytes < gpu.usable_bytes
-    named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
-    raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
-    remedy = raised if limited and lowest < gpu.usable_bytes else ""
-    experts, dealt = "", ""
-    if scenario.model.num_experts:
-        experts = f", ep {plan.ep}"
-        wider = _wider_degrees(result.space)
-        if wider:
-            dealt = (
-                f"deal the {scenario.model.num_experts} experts over more GPUs (-s "
-                f"plan.ep=[{','.join(map(str, wider))}]; without it all degrees are searched), "
-            )
-    return (
-        f"none of {result.plans_priced:,} plans fits: memory rules them all out. The leanest needs "
-        f"{show(lowest, 'B')}, {named} is {show(result.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
-        f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-        f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{_hosted(result)}"
-        "use more GPUs (--gpus) or GPUs with more memory"
-    )
-
-
-def _hosted(result: SearchResult) -> str:
-    """The sentence that some plan fits only with states in host memory; empty if none does."""
-    if "offload" in result.room:
-        return ""
-    able = make_room(replace(result, room=(*result.room, "offload")), few=1)
-    places = able.ranking(1)
-    if not len(places):
-        return ""
-    plan = able.scenario_at(int(places[0])).plan
-    kept = [f"{plan.optimizer_offload:.0%} of the optimizer's state"] if plan.optimizer_offload else []
-    kept += [f"activations of {plan.offloaded_layers} layers"] if plan.offloaded_layers else []
-    return (
-        f"with {' and '.join(kept)} in host memory one fits (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}): search "
-        f"with --room {','.join(able.room)}, or "
-    )
-
-
-def _wider_degrees(space: Space, few: int = 4) -> list[int]:
-    """The next larger numbers of GPUs to deal experts over, at most all that hold the same layers."""
-    tp, cp, _, dp, ep = space.layouts.T
-    most, widest = int((tp * cp * dp).max()), int(ep.max())
-    return [each for each in expert_degrees(space.scenario) if widest < each <= most][:few]

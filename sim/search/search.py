@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES
 from sim.search.confirm import MOST_RUNS, run_best
+from sim.search.infeasible import nothing_fits
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import Progress, build_space, has_layouts, split_fixed, values_of
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
-from sim.search.room import DEFAULT, check_ways, nothing_fits
+from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import search_stages
 from sim.specs import Scenario
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
@@ -144,13 +143,14 @@ def search(
         room=room,
         ways_fixed=ways_fixed,
     )
-    result, _, found = run_best(result, {}, top, max(top, confirm), progress)
-    if not found.ran:
-        if require_fit:
-            raise InfeasiblePlan(nothing_fits(result))
+    result, found = run_best(result, {}, top, max(top, confirm), progress)
+    if not found.ran and require_fit:
+        raise InfeasiblePlan(nothing_fits(result))
+    best = found.best[:top]
+    known = {each.scenario.plan: each for each in best}
+    result = replace(result, best=best, known=known, found=found.with_best())
+    if not best:
         return result
-    bound = min(result.room_floor, found.bound)
-    result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)
     if objective == "memory_headroom" or (unasked and not (space.columns.pp > 1).any()):
         return result
     return search_stages(result, layouts=layouts, likely=unasked)

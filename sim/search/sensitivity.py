@@ -7,9 +7,9 @@ from typing import Any
 
 from sim.search.candidate import Candidate, facts_of
 from sim.search.explain import best_of, loss_of, losses_by_cause
+from sim.search.infeasible import none_fits
 from sim.search.plans.layouts import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
-from sim.search.room import none_fits
 from sim.search.schedules.by_schedule import best_under
 
 AXES = (

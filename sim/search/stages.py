@@ -25,8 +25,8 @@ from sim.arrays import Array, FloatArray, Floats, Ints, distinct
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
+from sim.search.best_first import Found, best_first, in_order
 from sim.search.candidate import Candidate, StagesSearched
-from sim.search.confirm import Found
 from sim.search.plans.layouts import NUMBERS, SCHEDULES, unlike_chunks
 from sim.search.plans.space import has_fields, values_of
 from sim.search.prices.formula import Priced
@@ -219,38 +219,40 @@ def search_stages(
     SearchResult
         With the best of them among its best, and the scenario's own plan where it has a layout.
     """
-    most_runs = UNASKED_RUNS if likely else MOST_RUNS
     unlike = _unlike(result)
     if not (layouts or unlike):
         return result
     score, bound, place = _promising(result, unlike)
-    seen = set[tuple[ParallelPlan, int | None]]()
-    found = Found[Candidate]()
+    found = Found[Candidate](most=UNASKED_RUNS if likely else MOST_RUNS, plans=len(place))
     own = _own(result) if layouts else ()
     found.ran += [(each.worth(result.objective), each) for each in (*result.best, *own)]
     tried, modules = np.zeros(len(place), dtype=bool), _modules(result)
-    for number, where in enumerate(place.tolist()):
-        if found.runs >= most_runs or (likely and score[number] >= found.worst):
-            break
+    seen = set[tuple[ParallelPlan, int | None]]()
+
+    def visit(number: int, found: Found[Candidate]) -> None:
+        """Run a plan with other stages; of its balanced layouts further ones where the first is better than the best,
+        since no other place of its longer stages gains much."""
         if bound[number] >= found.worst:
-            continue
+            return
         tried[number] = True
-        base = result.scenario_at(where)
-        better = False
+        base, better = result.scenario_at(int(place[number])), False
         for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
             if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                 continue
-            if changed[1] and not better:  # no other place of its longer stages gains much
+            if changed[1] and not better:
                 continue
             seen.add(key)
             candidate, runs = _fitting(result, *changed, modules, found.worst)
             better = candidate is not None
             found.runs += runs
             found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
-    least = float(bound.min()) if len(bound) else None
+
+    # The most promising plans come first. What they promise is no bound, and where all that might be better are wanted,
+    # the lowest bound of those that are left says whether any is.
+    best_first(in_order(score if likely else np.minimum.accumulate(bound[::-1])[::-1], visit), found)
     left = int(np.count_nonzero(~tried & (bound < found.worst)))
-    counts = int(np.count_nonzero(tried)), len(place), found.runs
-    searched = StagesSearched(layouts, bool(unlike), *counts, least, left, likely)
+    found.bound = float(bound.min(initial=np.inf))
+    searched = StagesSearched(found.with_best(), layouts, bool(unlike), int(np.count_nonzero(tried)), left, likely)
     best = tuple({each.scenario.plan: each for each in found.best}.values())
     return replace(result, best=best[: result.top], stages=searched)
 
