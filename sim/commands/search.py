@@ -20,13 +20,14 @@ from sim.files import write_text
 from sim.foreign.exporters import Exported, check_beside_plan, check_framework, export_scenario
 from sim.search import SearchResult
 from sim.search import search as run
+from sim.search.axes import SIZE
 from sim.search.explain import check_fields, rank_plan, why_not
 from sim.search.plans.space import as_fixed
 from sim.search.risk import RANKED, at_risk, check_risk
 from sim.search.room import check_ways
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity as cost_of_values
-from sim.search.sweep import SIZE, sweep
+from sim.search.sweep import sweep
 from sim.specs import Scenario, load_scenario
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml

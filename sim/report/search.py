@@ -17,10 +17,11 @@ from sim.report import plans as say
 from sim.report.terminal import assumptions, grouped, indented, sentence, shared_line, title
 from sim.search import SearchResult
 from sim.search.assumed import framework_assumed, priced_schedules, proof_of
+from sim.search.axes import SIZE, Axis
 from sim.search.candidate import SHOWN_FIELDS, ScheduleBest, facts_of
 from sim.search.explain import Step, Why, loss_of, overlaps_off, seconds_apart
 from sim.search.sensitivity import ValueCost
-from sim.search.sweep import SIZE, Axis, Sweep
+from sim.search.sweep import Sweep
 from sim.table import Table, columns_table, plain_table
 from sim.units import show, show_time, significant
 

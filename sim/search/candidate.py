@@ -106,7 +106,7 @@ class ScheduleBest:
 
     @property
     def best(self) -> Candidate | None:
-        """By the objective; None where no plan keeps the rules or none fits."""
+        """The best plan by the objective; None where no plan keeps the rules or none fits."""
         return next(iter(self.found.best), None)
 
     @property
