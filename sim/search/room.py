@@ -102,10 +102,7 @@ class ChosenRows:
         return np.asarray(whole / pp), busiest, np.asarray(share)
 
     def blocks(
-        self,
-        places: Ints,
-        limit_bytes: float,
-        allowed: Callable[[Ints, Ints], Bools] = lambda places, layers: np.ones(len(places), dtype=bool),
+        self, places: Ints, limit_bytes: float, allowed: Callable[[Ints, Ints], Bools]
     ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
         """The fewest layers of every virtual stage that make rows fit when they run again, whole, and the others not.
 
@@ -136,23 +133,16 @@ class ChosenRows:
         able = places[most[places] >= 1]
         if not len(able):
             return able, able, np.empty(0), np.empty(0)
-        # Memory is a convex function of the layers, so that a chord lies above it: the layers it gives are enough.
-        one, last = needed(able, np.ones_like(able)), needed(able, most[able])
-        slope = (one - last) / np.maximum(most[able] - 1, 1)
-        more = np.ceil((one - limit_bytes) / np.maximum(slope, 1.0) - 1e-9)
-        number = 1 + np.clip(more, 0, most[able] - 1).astype(np.int64)
-        able, number = able[last <= limit_bytes], number[last <= limit_bytes]
-        fewer = np.flatnonzero(number > 1)
-        while len(fewer):
-            fewer = fewer[needed(able[fewer], number[fewer] - 1) <= limit_bytes]
-            number[fewer] -= 1
-            fewer = fewer[number[fewer] > 1]
-        refused = np.flatnonzero(~allowed(able, number))
-        while len(refused):
-            number[refused] += 1
-            refused = refused[number[refused] <= most[able[refused]]]
-            refused = refused[~allowed(able[refused], number[refused])]
-        able, number = able[number <= most[able]], number[number <= most[able]]
+        able = able[needed(able, most[able]) <= limit_bytes]
+        # Memory is a convex function of the layers: from the fewest that are enough on, all numbers are.
+        number, enough = np.ones_like(able), most[able]
+        while (number < enough).any():
+            middle = (number + enough) // 2
+            fits = needed(able, middle) <= limit_bytes
+            number, enough = np.where(fits, number, middle + 1), np.where(fits, middle, enough)
+        while (refused := ~allowed(able, number)).any():
+            number = number + refused
+            able, number = able[number <= most[able]], number[number <= most[able]]
         if not len(able):
             return able, able, np.empty(0), np.empty(0)
         rows = priced(able, number)

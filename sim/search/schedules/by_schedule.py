@@ -20,33 +20,25 @@ from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.units import show
 
 
-class _Orders:
-    """The orders of a schedule's plans as nodes, by the lowest bound of each, and then the plans that fit in them."""
+def _nodes(part: BoundedPlans, number: int) -> Iterator[Node[Candidate]]:
+    """Yield the orders of plans that may fit, by the lowest bound of each; then the plans that fit in them."""
 
-    def __init__(self, part: BoundedPlans, number: int) -> None:
-        self._part, self._number = part, number
+    def weigh(order: int, found: Found[Candidate]) -> Iterator[Node[Candidate]]:
+        fits = part.weigh(order)
+        for *key, plan in zip(part.score(fits).tolist(), part.nbytes[fits].tolist(), fits.tolist(), strict=True):
+            yield (*key, number, order, plan), partial(run, plan)
 
-    def nodes(self) -> Iterator[Node[Candidate]]:
-        """Yield the orders of plans that may fit."""
-        for score, order in self._part.orders():
-            yield (score, 0.0, self._number, order), partial(self._weigh, order)
-
-    def _weigh(self, order: int, found: Found[Candidate]) -> Iterator[Node[Candidate]]:
-        """Look at memory in an order, and yield the plans that fit, by their bounds."""
-        fits = self._part.weigh(order)
-        for score, nbytes, plan in zip(self._part.score(fits), self._part.nbytes[fits], fits.tolist(), strict=True):
-            yield (float(score), float(nbytes), self._number, order, plan), partial(self._run, plan)
-
-    def _run(self, plan: int, found: Found[Candidate]) -> tuple[()]:
-        part = self._part
+    def run(plan: int, found: Found[Candidate]) -> tuple[()]:
         try:
             ran = Candidate.run(part.scenario_of(plan), float(part.seconds[plan]), float(part.nbytes[plan]))
+            fits = ran.answer.largest.total <= part.limit
         except ScheduleError:  # too many actions to be played
-            found.record(None)
-            return ()
-        fits = ran.answer.largest.total <= part.limit
+            fits = False
         found.record((ran.worth(part.objective), ran) if fits else None)
         return ()
+
+    for score, order in part.orders():
+        yield (score, 0.0, number, order), partial(weigh, order)
 
 
 MOST_RUNS = 400
@@ -152,7 +144,7 @@ def _search_under(
         )
         return ScheduleBest(schedule, Found(plans=plans, bound=0.0), too_many), ()
     parts = [BoundedPlans(each, result.objective, result.memory_limit_bytes) for each in spaces if each is not None]
-    nodes = (node for number, part in enumerate(parts) for node in _Orders(part, number).nodes())
+    nodes = (node for number, part in enumerate(parts) for node in _nodes(part, number))
     found = best_first(nodes, Found[Candidate](most=most_runs, plans=plans))
     limit, reason = show(result.memory_limit_bytes, "B"), None
     if not plans:
