@@ -272,7 +272,7 @@ def _answer(
 def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
     """Answer --sweep."""
     from sim.report.figures import save
-    from sim.report.search import sweep_view
+    from sim.report.search_questions import sweep_view
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)

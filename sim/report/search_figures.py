@@ -11,7 +11,7 @@ from sim.canvas import new_figure
 from sim.report.facts import GROUP_OF, GROUPS, MEMORY
 from sim.report.figures import open_panels, place_labels, place_title, plain_axis
 from sim.report.plans import COLUMNS, HEADINGS, amount, apart, cell, field, run_cost
-from sim.report.search import swept_fields
+from sim.report.search_questions import swept_fields
 from sim.search import SearchResult
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import Sweep

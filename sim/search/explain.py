@@ -16,13 +16,11 @@ from sim.search.best_first import ROUNDING
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.confirm import run_best
 from sim.search.infeasible import none_fits
-from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
-from sim.search.plans.space import Fields, agrees, check_value, has_fields
+from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, SCHEDULES, completed_plan
+from sim.search.plans.space import NOT_KEPT, Fields, agrees, check_value, has_fields
 from sim.search.result import SearchResult, Selection
 from sim.search.schedules.by_schedule import best_under
-from sim.specs import ParallelPlan, Scenario, build_scenario
-from sim.specs.writing import scenario_yaml
-from sim.specs.yaml12 import parse_yaml
+from sim.specs import ParallelPlan, Scenario
 from sim.units import value_words
 from sim.work.recompute import recompute_word, searched_word
 
@@ -144,31 +142,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """Plans that a plan is fairly compared with: they differ in layout, micro-batch and chunks, not in what was invented
 later."""
-
-
-OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "async_tensor_parallel", "overlap_experts")
-"""Switches of the stack that hide communication. A search leaves them as they are, in all of its plans."""
-
-
-def overlaps_off(answer: Estimate, least: float) -> dict[str, float]:
-    """Overlaps that are off in an answer's stack, and the step time that each saves beside those before it. [s]
-
-    least : Share of the step time from which on an overlap is named.
-    """
-    found, step_s = dict[str, float](), answer.step_time_s
-    data = parse_yaml(
-        scenario_yaml(answer.scenario), answer.scenario.name
-    )  # as a user would set it, since frameworks' rules depend on it
-    for name in OVERLAPS:
-        if not getattr(answer.scenario.stack, name):
-            try:
-                changed = build_scenario(data, [f"stack.{each}=true" for each in (*found, name)])
-            except FlopcastError:  # the framework or the plan has no such overlap
-                continue
-            saved_s = step_s - estimate(changed).step_time_s
-            if saved_s >= least * answer.step_time_s:
-                found[name], step_s = saved_s, step_s - saved_s
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +281,7 @@ def _run_better(result: SearchResult, fields: Fields, exact: float) -> int:
 def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     """Why a plan that can be run has no rank."""
     plan, sizes = scenario.plan, result.space.columns.num_gpus
-    broken = _cannot_run(result, scenario)
-    if broken:
+    if broken := _cannot_run(result, scenario):
         return broken
     for name, value in (*result.space.fixed.items(), *result.ways_fixed.items()):
         if not agrees(name, getattr(plan, name), value):
@@ -321,28 +293,17 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         )
     if not (sizes.min() <= plan.num_gpus <= sizes.max()):
         return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
-    experts = np.unique(result.space.columns.ep).tolist()
-    if plan.ep not in experts:
-        return (
-            f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (-s plan.ep=[…])"
-        )
     if plan.pipeline_layout:
         others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
         return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
-    if plan.microbatch_group not in (None, plan.pp):
-        return f"its groups of {plan.microbatch_group} micro-batches are not those of pp, and a search tries no others"
-    if scenario.flushes > 1:
-        return "it drains its pipeline several times a step, which takes longer than once; flopcast estimate prices it"
+    for name, value in result.kept_beside(plan).items():
+        if (own := getattr(plan, name)) != value:
+            remedy = NOT_KEPT.get(
+                name, f"the search keeps {value_words(value)}; -s plan.{name}={value_words(own)} sets it"
+            )
+            return f"it has plan.{name} = {value_words(own)}: {remedy}"
     if plan.optimizer_offload or plan.offloaded_layers:
         return "it keeps states in host memory; --room modules,block,offload tries that for plans that do not fit"
-    if not result.space.cuts_experts_as(plan):
-        searched = "whole" if plan.etp > 1 else "cut over the tensor-parallel group"
-        return f"its plan.etp is {plan.etp}, and the search keeps experts {searched}, as the scenario's plan does"
-    where = result.space.scenario.plan.placement
-    if plan.placement != where:
-        return f"its ranks are placed as {plan.placement}, the search's as {where}; -s plan.placement={plan.placement}"
-    if plan.uneven_layers:
-        return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
         return "recompute per_op is searched only if the framework has it or the scenario's own plan uses it"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
@@ -354,7 +315,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
             "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are "
             "run one by one, and ranked if among the best"
         )
-    return "it is outside the searched space (-s plan.cp=[…] and -s plan.ep=[…] name the degrees that are searched)"
+    searched = {name: values for name, values in result.values(NUMBERS).items() if getattr(plan, name) not in values}
+    words = [f"{name} {getattr(plan, name)} (searched: {', '.join(map(str, each))})" for name, each in searched.items()]
+    return f"it has {' and '.join(words)}" if words else "the search deals its layers otherwise"
 
 
 def _cannot_run(result: SearchResult, scenario: Scenario, named: Fields | None = None) -> str:

@@ -208,12 +208,16 @@ class SearchResult(NotebookDisplay):
         """The plans at some places."""
         return [self.scenario_at(place) for place in places.tolist()]
 
+    def kept_beside(self, plan: ParallelPlan) -> dict[str, Any]:
+        """Fields that a search does not vary, as it keeps them of the scenario's plan where ZeRO shards so."""
+        own = self.space.scenario
+        kept = {**dict(base_plan(own)), **sharding_fields(plan.zero_stage, own.plan)}
+        return {name: kept[name] for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")}
+
     def place_of(self, scenario: Scenario) -> int | None:
         """The place of a plan; None if it was not priced."""
-        plan, own = scenario.plan, self.space.scenario
-        kept = {**dict(base_plan(own)), **sharding_fields(plan.zero_stage, own.plan)}
-        others = {name: kept[name] for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")}
-        if not has_fields(plan, others) or not self.space.cuts_experts_as(plan):
+        plan = scenario.plan
+        if not has_fields(plan, self.kept_beside(plan)) or not self.space.cuts_experts_as(plan):
             return None
         if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
             plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
-from sim.search.explain import overlaps_off, rank_plan, why_not
+from sim.search.explain import rank_plan, why_not
 from sim.specs import build_scenario, load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -70,19 +70,6 @@ def test_each_technique_has_its_seconds(trillion):
     assert f"saves {saved['recomputation']:.0f} of its {own.answer.step_time_s:.0f} s" in readme
     assert f"sequence parallelism {saved['sequence parallelism']:.0f} s (and makes room for that)" in readme
     assert f"pp 16 in place of 64 another {saved['layout']:.0f} s, interleaving {saved['schedule']:.0f} s" in readme
-
-
-def test_an_overlap_that_is_off_is_named_with_what_it_saves_when_typed():
-    """A framework's rules go with it: without CUDA graphs, overlapped experts keep the host longer than they save."""
-    plan = {"pp": 2, "dp": 32, "ep": 8, "microbatch_size": 2, "schedule": "interleaved", "num_chunks": 4}
-    data = {"model": "qwen3-30b-a3b", "cluster": "superpod-h100", "plan": plan,
-            "training": {"global_batch_size": 1024, "sequence_length": 4096},
-            "stack": {"framework": "megatron-lm", "overlap_grad_reduce": False}}  # fmt: skip
-    off = estimate(build_scenario(data))
-    saves = {name: off.step_time_s - estimate(build_scenario(data, [f"stack.{name}=true"])).step_time_s
-             for name in ("overlap_grad_reduce", "overlap_experts")}  # fmt: skip
-    assert saves["overlap_experts"] < 0.0
-    assert overlaps_off(off, 1e-6) == {"overlap_grad_reduce": pytest.approx(saves["overlap_grad_reduce"])}
 
 
 def test_a_rank_counts_what_is_faster(small):

@@ -362,7 +362,7 @@ def _values(space: Space, category: Category, name: str) -> list[Any]:
     return list(np.unique(plan[name]).tolist()) if len(columns) else []
 
 
-_CANNOT = {
+NOT_KEPT = {
     "pipeline_layout": "a search deals the layers itself; flopcast estimate prices a layout of your own",
     "microbatch_group": "a search lets groups be as large as the pipeline is long; flopcast estimate prices others",
     "microbatches_per_flush": "a search drains pipelines once a step, which is faster; flopcast estimate prices others",
@@ -389,7 +389,7 @@ def as_fixed(scenario: Scenario, words: Sequence[str]) -> tuple[Scenario, dict[s
         said = parse_yaml(value, word) if equals else getattr(scenario.plan, name)
         fixed[name] = tuple(said) if isinstance(said, list) and name != "recompute_modules" else said
     split_fixed(fixed)
-    kept = {name: value for name, value in fixed.items() if name not in FIELDS and name not in _CANNOT}
+    kept = {name: value for name, value in fixed.items() if name not in FIELDS and name not in NOT_KEPT}
     if isinstance(fixed.get("etp"), tuple):
         raise SpecError(f"a search takes one plan.etp, not {len(fixed['etp'])}; ask once for each")
     for name, value in fixed.items():
@@ -422,9 +422,9 @@ def split_fixed(fixed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     for name, value in fixed.items():
         if name not in (*ParallelPlan.model_fields, "num_gpus"):
             raise SpecError(f"plan.{name} is no field of a plan{nearest(name, ParallelPlan.model_fields)}")
-        if name in _CANNOT and value not in (ParallelPlan.model_fields[name].default, None):
-            raise SpecError(f"a search cannot keep plan.{name} = {value}: {_CANNOT[name]}; leave it out")
-        if name in _CANNOT:
+        if name in NOT_KEPT and value not in (ParallelPlan.model_fields[name].default, None):
+            raise SpecError(f"a search cannot keep plan.{name} = {value}: {NOT_KEPT[name]}; leave it out")
+        if name in NOT_KEPT:
             continue
         if name == "schedule" and not {*_several(value)} & {*SCHEDULES}:
             raise SpecError(
