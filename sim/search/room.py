@@ -30,20 +30,20 @@ from sim.work.recompute import module_sets, own_modules
 
 
 class ChosenRows:
-    """Rows of a space, with or without sequence parallelism, priced in one of several ways each.
+    """Some plans of a space, each with its own row, sequence parallelism and ZeRO stage, in one of several ways.
 
-    rows, category : of the space.
+    rows : of the space.
     ways : what of them runs again or is kept in host memory. The first does nothing.
     """
 
-    def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Category]) -> None:
-        self.space, self.rows, self.ways = space, rows, tuple(ways)
+    def __init__(self, space: Space, some: Priced, ways: Sequence[Category]) -> None:
+        self.space, self.rows, self.ways = space, some.row, tuple(ways)
         flag, self._zero = (
-            np.array([int(getattr(each, name)) for each in space.categories])[category]
+            np.array([int(getattr(each, name)) for each in space.categories])[some.category]
             for name in ("sequence_parallel", "zero_stage")
         )
         whole = replace(self.ways[0], recompute="full")  # for blocks of layers
-        self._priced, again = Rows.of(space, rows, flag, (*self.ways, whole))
+        self._priced, again = Rows.of(space, some.row, flag, (*self.ways, whole))
         self._again_of = again[:-1]
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
@@ -61,9 +61,9 @@ class ChosenRows:
         np.fill_diagonal(found, False)
         return np.asarray(found)
 
-    def memory_bytes(self, places: Ints) -> PlanFloats:
-        """Peak memory of some rows in every way to make room; array (ways, rows).  [bytes]"""
-        nbytes = self._priced.take(places).memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
+    def memory_bytes(self) -> PlanFloats:
+        """Peak memory of the rows in every way to make room; array (ways, rows).  [bytes]"""
+        nbytes = self._priced.memory_bytes(self._zero, self._shares[:, np.newaxis, np.newaxis])
         return np.asarray(nbytes[self._share_of, self._again_of])
 
     def step_times(self, places: Ints, ways: Ints) -> PlanFloats:
@@ -76,10 +76,10 @@ class ChosenRows:
             found[here] = rows.step_times(self._zero[some], float(self._shares[number]))[0, 0]
         return found
 
-    def rank_work(self, places: Ints) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
+    def rank_work(self) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
         """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
         the largest share of a block that is its forward. [s, s, -]"""
-        rows = self._priced.take(places, np.zeros((1, len(places)), dtype=np.int64))
+        rows = self._priced.take(slice(None), np.zeros((1, len(self.rows)), dtype=np.int64))
         batch, pp, more = rows.batch, rows.columns.pp, rows.columns.num_chunks - 1
         forward, backward = (table[:, 0, batch.way, batch.cell] for table in rows.prices.total_s[:2])
         both, between = forward + backward, np.maximum(pp - 2, 0)
@@ -102,7 +102,7 @@ class ChosenRows:
         return np.asarray(whole / pp), busiest, np.asarray(share)
 
     def blocks(
-        self, places: Ints, limit_bytes: float, allowed: Callable[[Ints, Ints], Bools]
+        self, limit_bytes: float, allowed: Callable[[Ints, Ints], Bools]
     ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
         """The fewest layers of every virtual stage that make rows fit when they run again, whole, and the others not.
 
@@ -130,10 +130,8 @@ class ChosenRows:
             return np.asarray(priced(chosen, number).memory_bytes(self._zero[chosen])[0, 0])
 
         most = -(-model.num_layers // stages) - 1  # one less than all
-        able = places[most[places] >= 1]
-        if not len(able):
-            return able, able, np.empty(0), np.empty(0)
-        able = able[needed(able, most[able]) <= limit_bytes]
+        able = np.flatnonzero(most >= 1)
+        able = able[needed(able, most[able]) <= limit_bytes] if len(able) else able
         # Memory is a convex function of the layers: from the fewest that are enough on, all numbers are.
         number, enough = np.ones_like(able), most[able]
         while (number < enough).any():
@@ -202,8 +200,7 @@ class Room:
     def make(self, which: slice) -> list[_Made]:
         """Some of the plans, each in the fastest way in which it fits."""
         some = self._some.take(which)
-        chosen = ChosenRows(self._plans.space, some.row, some.category, self._ways)
-        return _fitting(self._plans, chosen, np.arange(len(some)), some.category, self._block)
+        return _fitting(self._plans, ChosenRows(self._plans.space, some, self._ways), some.category, self._block)
 
 
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
@@ -248,20 +245,20 @@ def _too_large(plans: SearchResult, fields: Fields) -> Ints:
     return np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
 
 
-def _fitting(plans: SearchResult, chosen: ChosenRows, places: Ints, category: Ints, block: bool) -> list[_Made]:
+def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, block: bool) -> list[_Made]:
     """The fastest way in which each of some rows fits, if the space does not have it already."""
     categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
     found, known = list[_Made](), set(categories)
-    nbytes = chosen.memory_bytes(places)
-    fits = _allowed(plans, chosen, places, category, nbytes <= limit)
+    nbytes = chosen.memory_bytes()
+    fits = _allowed(plans, chosen, category, nbytes <= limit)
     fits[0] = False  # of what does nothing it is known
     pointless = chosen.dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
     way, place = np.nonzero(fits & ~pointless)
-    seconds, needed = chosen.step_times(places[place], way), nbytes[way, place]
+    seconds, needed = chosen.step_times(place, way), nbytes[way, place]
     layers = np.zeros(len(way), dtype=np.int64)
     if block:
-        rows, number, *of_block = chosen.blocks(places, limit, partial(_block_allowed, plans, chosen))
-        place = np.concatenate([place, np.searchsorted(places, rows)])
+        rows, number, *of_block = chosen.blocks(limit, partial(_block_allowed, plans, chosen))
+        place = np.concatenate([place, rows])
         way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
         seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
     order = np.lexsort((needed, np.round(seconds, 12), place))
@@ -270,18 +267,18 @@ def _fitting(plans: SearchResult, chosen: ChosenRows, places: Ints, category: In
         *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
     ):
         made = _category(scenario, categories[category[each]], chosen.ways[one], blocks)
-        found += [] if made in known else [(made, int(chosen.rows[places[each]]), numbers[0], numbers[1])]
+        found += [] if made in known else [(made, int(chosen.rows[each]), numbers[0], numbers[1])]
     return found
 
 
-def _allowed(plans: SearchResult, chosen: ChosenRows, here: Ints, base: Ints, fits: Bools) -> Bools:
+def _allowed(plans: SearchResult, chosen: ChosenRows, base: Ints, fits: Bools) -> Bools:
     """Which ways the framework's rules leave to some rows, each of a category, of those that fit; (ways, rows)."""
     found = np.zeros_like(fits)
     for number in np.unique(base).tolist():
         for place in np.flatnonzero(fits[:, base == number].any(axis=1)).tolist():
             some = np.flatnonzero((base == number) & fits[place])
             made = _category(plans.space.scenario, plans.space.categories[number], chosen.ways[place], 0)
-            found[place, some] = plans.space.keeps_room(made, chosen.rows[here[some]])
+            found[place, some] = plans.space.keeps_room(made, chosen.rows[some])
     return found
 
 

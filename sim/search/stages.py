@@ -326,8 +326,7 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats, chunked: Sequ
     work, which is m w.
     """
     space, columns, nothing = result.space, result.space.columns.take(some.row), result.categories[0].without_room()
-    rows = ChosenRows(space, some.row, some.category, [nothing])
-    mean, busiest, share = rows.rank_work(np.arange(len(some)))
+    mean, busiest, share = ChosenRows(space, some, [nothing]).rank_work()
     count = space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
     alone = (columns.num_chunks == 1) & ~(np.isin(columns.pp, chunked) & (count % columns.pp == 0))
     ramp = np.where(alone, (columns.pp - 1) * (1.0 - share), 0.0)
