@@ -24,6 +24,14 @@ def shown(plan: ParallelPlan, name: str) -> Any:
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
 
+
+def worth_of(objective: str, seconds: Any, nbytes: Any, gpus: Any) -> Any:
+    """What an objective makes smallest, of a plan or of columns of plans.  [s], [GPU-seconds] or [bytes]"""
+    if objective == "memory_headroom":
+        return nbytes
+    return seconds * gpus if objective == "cost" else seconds
+
+
 FACTS: Mapping[str, Callable[[Estimate], Any]] = {
     "plan": lambda answer: answer.scenario.plan.model_dump(mode="json"),
     "num_gpus": lambda answer: answer.num_gpus,
@@ -76,9 +84,8 @@ class Candidate:
 
     def worth(self, objective: str) -> float:
         """What an objective makes smallest: step time, cost or memory.  [s], [GPU-seconds] or [bytes]"""
-        if objective == "memory_headroom":
-            return float(self.answer.largest.total)
-        return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
+        answer = self.answer
+        return float(worth_of(objective, answer.step_time_s, answer.largest.total, answer.num_gpus))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""

@@ -17,7 +17,7 @@ from sim.arrays import Array, Bools, Ints
 from sim.notebook import NotebookDisplay
 from sim.search.assumed import assumptions_of
 from sim.search.best_first import Found, gap_of
-from sim.search.candidate import Candidate, ScheduleBest, StagesSearched
+from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, worth_of
 from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, ROOM, SCHEDULES, Category
 from sim.search.plans.space import Fields, Space, base_plan, has_fields, sharding_fields
 from sim.search.prices.formula import Priced
@@ -136,10 +136,8 @@ class SearchResult(NotebookDisplay):
 
     def score_of(self, priced: Priced) -> Array:
         """What the objective makes smallest, of plans that need not be in the table."""
-        if self.objective == "memory_headroom":
-            return priced.memory_bytes
-        seconds: Array = np.round(priced.step_time_s, 9)
-        return seconds * self.space.gpus_of(priced.row) if self.objective == "cost" else seconds
+        gpus, seconds = self.space.gpus_of(priced.row), np.round(priced.step_time_s, 9)
+        return np.asarray(worth_of(self.objective, seconds, priced.memory_bytes, gpus))
 
     def having(self, fields: Fields | None, fitting: bool = False) -> Ints:
         """Places of the plans that have some fields, and fit in memory if only those are asked for."""
@@ -257,8 +255,8 @@ class SearchResult(NotebookDisplay):
 
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
-        gpus = found.answer.num_gpus if self.objective == "cost" else 1
-        score = found.memory_bytes if self.objective == "memory_headroom" else round(found.priced_step_time_s, 9) * gpus
+        seconds, gpus = round(found.priced_step_time_s, 9), found.answer.num_gpus
+        score = worth_of(self.objective, seconds, found.memory_bytes, gpus)
         return self.select({}, 1, score).better + 1
 
     def to_dict(self) -> dict[str, Any]:

@@ -218,8 +218,8 @@ def find_layouts(
         )
     dealt = _degrees_of_experts(scenario, experts)
     pipelines, replicas = pipeline_degrees(scenario), divisors(scenario.training.global_batch_size)
-    axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
-    layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
+    axes = (tensor_degrees(scenario), degrees, pipelines, replicas, dealt)
+    layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 5)
     layouts = _only(
         layouts,
         _deals_heads(scenario, layouts),
@@ -228,12 +228,13 @@ def find_layouts(
             f"{scenario.model.num_heads} heads to tp · cp ranks; choose a degree that divides them"
         ),
     )
-    sizes = layouts.prod(axis=1)
+    sizes = layouts[:, :4].prod(axis=1)
     inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
     sized = _only(layouts, inside, lambda: _no_layout(scenario, gpus, axes, *_kept(layouts, fixed or {})))
-    chosen = _with_experts(scenario, sized, dealt)
-    if not len(chosen):
-        raise InfeasiblePlan(_no_experts(scenario, gpus, sized, dealt))
+    tp, cp, _, dp, _ = sized.T
+    apart = not scenario.model.num_experts or _routes_apart(scenario, sized)
+    divide = tp * cp * dp % parts_of_experts(sized, scenario.plan) == 0
+    chosen = _only(sized, apart & divide, lambda: _no_experts(scenario, gpus, sized, dealt))
     return _only(
         chosen,
         shards_evenly(chosen, scenario.plan),
@@ -282,18 +283,6 @@ def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> 
         f"no plan with expert-parallel degree {asked}: plan.ep must divide model.num_experts = {model.num_experts}; "
         f"degrees that do: {', '.join(map(str, able))}"
     )
-
-
-def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) -> Array:
-    """Layouts (tp, cp, pp, dp) with every degree to which their experts can be dealt."""
-    model = scenario.model
-    if model.num_experts:
-        layouts = layouts[_routes_apart(scenario, layouts)]
-    ep = np.tile(degrees, len(layouts))
-    layouts = np.column_stack([np.repeat(layouts, len(degrees), axis=0), ep])
-    tp, cp, _, dp, _ = layouts.T
-    chosen: Array = layouts[tp * cp * dp % parts_of_experts(layouts, scenario.plan) == 0]
-    return chosen
 
 
 def _deals_heads(scenario: Scenario, layouts: Array) -> Array:
@@ -397,7 +386,7 @@ def _no_layout(
 
     layouts, named : of any size; the degrees that are set, in words.
     """
-    tensor, context, _, _ = axes
+    tensor, context, *_ = axes
     batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
     wanted, dealt = _range(gpus), dealt_layers(scenario.model, scenario.plan)
     if gpus[0] > owned:
@@ -405,7 +394,7 @@ def _no_layout(
             f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "
             "raise cluster.num_nodes or lower --gpus"
         )
-    sizes = layouts.prod(axis=1)
+    sizes = layouts[:, :4].prod(axis=1)
     possible = np.unique(sizes[sizes <= owned])
     below, above = possible[possible < gpus[0]], possible[possible > gpus[1]]
     near = [f"{int(each):,}" for each in (*below[-1:], *above[:1])]
