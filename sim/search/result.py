@@ -176,7 +176,7 @@ class SearchResult(NotebookDisplay):
         found: dict[str, list[Any]] = {}
         for name in names:
             if name in (*CHOICES, *ROOM):
-                found[name] = sorted({self.space.value_of(each, name) for each in there})
+                found[name] = sorted({getattr(each, name) for each in there})
             else:
                 values = np.unique(getattr(self.space.columns, name)[rows]).tolist()
                 found[name] = [SCHEDULES[each] for each in values] if name == "schedule" else values
@@ -232,10 +232,9 @@ class SearchResult(NotebookDisplay):
         fits = self.fits
         order = np.lexsort((self.prices.memory_bytes, self.score(), ~fits))
         some, columns = self.prices.take(order), self.space.columns
-        varied = [name for name in ROOM if len({self.space.value_of(each, name) for each in self.categories}) > 1]
+        varied = [name for name in ROOM if len({getattr(each, name) for each in self.categories}) > 1]
         words = {
-            name: np.array([_word(self.space.value_of(each, name)) for each in self.categories])
-            for name in (*CHOICES, *varied)
+            name: np.array([_word(getattr(each, name)) for each in self.categories]) for name in (*CHOICES, *varied)
         }
         return pd.DataFrame(
             {

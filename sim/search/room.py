@@ -207,7 +207,7 @@ def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Categ
     """All ways but blocks, as categories whose other choices do not count; the first of them does nothing."""
     nothing, own = Category("none", False, 0), own_modules(scenario.plan)
     sets = [own, *(module_sets(scenario.model, scenario.stack) if "modules" in ways else ())]
-    kinds = [nothing, *(replace(nothing, recompute="selective", modules=each) for each in sets)]
+    kinds = [nothing, *(replace(nothing, recompute="selective", recompute_modules=each) for each in sets)]
     if not scenario.stack.cuda_graph_scope:
         kinds.append(replace(nothing, recompute="full"))
     hosts = product(*_hosts(scenario)) if "offload" in ways else [(0.0, 0)]
@@ -216,7 +216,7 @@ def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Categ
         for kind, (share, layers) in product(kinds, list(hosts))
     ]
     named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
-    chosen = [each for each in dict.fromkeys(found) if has_fields(each.fields(scenario.plan), named)]
+    chosen = [each for each in dict.fromkeys(found) if has_fields(each.fields, named)]
     return [nothing, *(each for each in chosen if each != nothing)]
 
 
@@ -247,7 +247,7 @@ def _too_large(plans: SearchResult, fields: Fields) -> Ints:
 
 def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, block: bool) -> list[_Made]:
     """The fastest way in which each of some rows fits, if the space does not have it already."""
-    categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
+    categories, limit = plans.space.categories, plans.memory_limit_bytes
     found, known = list[_Made](), set(categories)
     nbytes = chosen.memory_bytes()
     fits = _allowed(plans, chosen, category, nbytes <= limit)
@@ -266,7 +266,7 @@ def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, block: boo
     for each, one, blocks, *numbers in zip(
         *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
     ):
-        made = _category(scenario, categories[category[each]], chosen.ways[one], blocks)
+        made = _category(categories[category[each]], chosen.ways[one], blocks)
         found += [] if made in known else [(made, int(chosen.rows[each]), numbers[0], numbers[1])]
     return found
 
@@ -277,27 +277,22 @@ def _allowed(plans: SearchResult, chosen: ChosenRows, base: Ints, fits: Bools) -
     for number in np.unique(base).tolist():
         for place in np.flatnonzero(fits[:, base == number].any(axis=1)).tolist():
             some = np.flatnonzero((base == number) & fits[place])
-            made = _category(plans.space.scenario, plans.space.categories[number], chosen.ways[place], 0)
+            made = _category(plans.space.categories[number], chosen.ways[place])
             found[place, some] = plans.space.keeps_room(made, chosen.rows[some])
     return found
 
 
 def _block_allowed(plans: SearchResult, chosen: ChosenRows, here: Ints, layers: Ints) -> Bools:
     """Whether the framework's rules let rows recompute so many layers of every stage."""
-    block = replace(plans.space.categories[0], recompute="full", block_layers=1)
+    block = _category(plans.space.categories[0], chosen.ways[0], 1)
     return plans.space.keeps_room(block, chosen.rows[here], recompute_num_layers=layers)
 
 
-def _category(scenario: Scenario, base: Category, way: Category, block_layers: int) -> Category:
+def _category(base: Category, way: Category, block_layers: int = 0) -> Category:
+    """A category that makes room in a way, or by so many layers of every virtual stage that run again, if any do."""
     if block_layers:
-        return replace(base, recompute="full", block_layers=block_layers)
-    own = way.modules == own_modules(scenario.plan)
-    return replace(
-        way,
-        modules=() if own else way.modules,
-        sequence_parallel=base.sequence_parallel,
-        zero_stage=base.zero_stage,
-    )
+        way = replace(way, recompute="full", recompute_method="block", recompute_num_layers=block_layers)
+    return replace(way, sequence_parallel=base.sequence_parallel, zero_stage=base.zero_stage)
 
 
 def with_room(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:

@@ -63,42 +63,38 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """What does not broadcast: the choices that many rows share."""
+    """What does not broadcast: the choices that many rows share, by the names of the plan's fields."""
 
     recompute: str
     sequence_parallel: bool
     zero_stage: int
-    modules: tuple[str, ...] = ()
-    """Modules that selective recomputation runs again; empty for those of the scenario's own plan."""
-    block_layers: int = 0
-    """Layers of every virtual stage that full recomputation runs again; 0 for all."""
+    recompute_modules: tuple[str, ...] = ()
+    recompute_method: str = "uniform"
+    recompute_num_layers: int = 1
     optimizer_offload: float = 0.0
     offloaded_layers: int = 0
+
+    @classmethod
+    def of(cls, own: ParallelPlan, recompute: str, sequence_parallel: bool, zero_stage: int, **more: Any) -> Category:
+        """A category in which selective recomputation runs the modules of the scenario's own plan again."""
+        modules = own_modules(own) if recompute == "selective" else ()
+        return cls(recompute, sequence_parallel, zero_stage, modules, **more)
 
     @property
     def runs_again(self) -> frozenset[str]:
         """Modules of operations that run again; for whole layers, a name that no module has."""
         if self.recompute in ("full", "per_op"):
             return frozenset({self.recompute})
-        return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
+        return frozenset(part for name in self.recompute_modules for part in RECOMPUTE_MODULES[name])
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of its plans, those of CHOICES and ROOM."""
+        return {name: getattr(self, name) for name in (*CHOICES, *ROOM)}
 
     def without_room(self) -> Category:
         """The category that recomputes nothing and keeps nothing in host memory."""
         return Category("none", self.sequence_parallel, self.zero_stage)
-
-    def fields(self, own: ParallelPlan) -> dict[str, Any]:
-        """Fields of its plans, those of CHOICES and ROOM; `own` is the scenario's plan."""
-        modules = own_modules(own) if self.recompute == "selective" and not self.modules else self.modules
-        return {
-            "recompute": self.recompute,
-            "sequence_parallel": self.sequence_parallel,
-            "zero_stage": self.zero_stage,
-            "recompute_modules": modules,
-            "recompute_method": "block" if self.block_layers else "uniform",
-            "recompute_num_layers": self.block_layers or 1,
-            "optimizer_offload": self.optimizer_offload,
-            "offloaded_layers": self.offloaded_layers,
-        }
 
 
 def completed_plan(old: ParallelPlan, num_layers: int, named: Mapping[str, Any]) -> ParallelPlan:

@@ -174,7 +174,7 @@ class Space:
             **self._base,
             **numbers,
             "schedule": np.array(self.schedules)[columns.schedule],
-            **category.fields(own),
+            **category.fields,
             **sharding_fields(category.zero_stage, own),
             "uneven_layers": self._uneven(columns.pp * columns.num_chunks),
             "etp": columns.tp if own.etp > 1 else 1,
@@ -191,7 +191,7 @@ class Space:
             if name not in (*FIELDS, "num_gpus"):
                 raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
             if name in (*CHOICES, *ROOM):
-                able &= [agrees(name, self.value_of(each, name), value) for each in there]
+                able &= [agrees(name, getattr(each, name), value) for each in there]
                 continue
             values = value if isinstance(value, tuple) else (value,)
             if name == "schedule":
@@ -208,10 +208,6 @@ class Space:
         part = replace(self, columns=self.columns.take(np.flatnonzero(rows)), categories=categories)
         return part if part.num_plans else None
 
-    def value_of(self, category: Category, name: str) -> Any:
-        """A field of the plans of a category."""
-        return category.fields(self.scenario.plan)[name]
-
     def gpus_of(self, rows: Array) -> Array:
         """GPUs of some rows."""
         return np.asarray(self.columns.num_gpus[rows])
@@ -225,7 +221,7 @@ class Space:
             uneven_layers=bool(self._uneven(numbers["pp"] * numbers["num_chunks"])),
             schedule=self.schedules[columns.schedule[row]],
             sequence_slices=self.slices,
-            **{**category.fields(own), **sharding_fields(category.zero_stage, own)},
+            **{**category.fields, **sharding_fields(category.zero_stage, own)},
         )
         return self.scenario.replace(plan=plan)
 
@@ -308,7 +304,7 @@ def build_space(
         operations = bool(rules) or scenario.plan.recompute == "per_op"
         recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)
     choices = product((False, True), recomputes_of(scenario, recomputes), range(4))
-    categories = tuple(Category(recompute, sp, zero) for sp, recompute, zero in choices)
+    categories = tuple(Category.of(scenario.plan, recompute, sp, zero) for sp, recompute, zero in choices)
     columns = columns_of(scenario, layouts)
     whole = Space(scenario, layouts, columns, categories, tuple(rules), runs_on, fixed or {})
     if not rules and not fixed:

@@ -25,15 +25,15 @@ from sim.search.plans.layouts import SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
-from sim.work.recompute import modules_word, searched_word
+from sim.work.recompute import modules_word
 
 
 def ways_of(scenario: Scenario, categories: Sequence[Category]) -> tuple[tuple[Way, ...], Ints]:
     """Ways to compute layers: without and with sequence parallelism × what runs again and how many layers are
     offloaded; and of each category the number of the latter."""
-    plan, overlap = scenario.plan, scenario.stack.overlap_tp_backward
+    overlap = scenario.stack.overlap_tp_backward
     kinds = [
-        (modules_word(each.modules) if each.modules else searched_word(each.recompute, plan), each.offloaded_layers)
+        (modules_word(each.recompute_modules) if each.recompute_modules else each.recompute, each.offloaded_layers)
         for each in categories
     ]
     again = list(dict.fromkeys(kinds))
