@@ -51,7 +51,7 @@ def run_best(
     result, found
         The table with plans for which room was made, and what is known of the best.
     """
-    table = _Table(result, Room.of(result, named), top, progress)
+    table = _Table(result, Room(result, named), top, progress)
     found = best_first(table.nodes(named, most), Found[Candidate](top, most, len(result.prices)))
     return table.result, found
 
@@ -62,7 +62,7 @@ class _Table:
     result : has the rows so far.
     """
 
-    def __init__(self, result: SearchResult, room: Room | None, top: int, progress: Progress | None) -> None:
+    def __init__(self, result: SearchResult, room: Room, top: int, progress: Progress | None) -> None:
         self.result, self._room, self._progress = result, room, progress
         self._seen, self._lowest = set[tuple[object, ...]](), np.full(top, np.inf)
 
@@ -72,8 +72,7 @@ class _Table:
         yield from self._plans(places)
         if len(places) > COPIES * most:
             yield (float(self.result.score(places[-1:])[0]),), None
-        if self._room is not None:
-            yield from self._to_look_at(0, FIRST_LOOK)
+        yield from self._to_look_at(0, FIRST_LOOK)
 
     def _plans(self, places: Array) -> Iterator[Node[Candidate]]:
         """Yield plans at some places, by their scores; of equals the one that needs least memory first."""
@@ -97,13 +96,11 @@ class _Table:
 
     def _to_look_at(self, first: int, size: int) -> Iterator[Node[Candidate]]:
         """Yield the plans from one on for which room may be made."""
-        assert self._room is not None
         if first < len(self._room.score):
             yield (float(self._room.score[first]),), partial(self._make_room, first, size)
 
     def _make_room(self, first: int, size: int, found: Found[Candidate]) -> Iterator[Node[Candidate]]:
         """Make room for some plans, and yield those that fit then, and the plans after them."""
-        assert self._room is not None
         begun, before, score = time.perf_counter(), len(self.result.prices), self._room.score
         ceiling = self._lowest[-1] * (1 + SLACK)
         last = min(first + size, int(np.searchsorted(score, ceiling if score[first] < ceiling else found.worst)))

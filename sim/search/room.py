@@ -170,32 +170,25 @@ def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
 
 
 class Room:
-    """Plans without recomputation that do not fit, the fastest first, and the ways in which they might.
+    """Plans of a result with some fields that do not fit, the fastest first, and the ways in which they might.
 
     score : what none of their ways goes below, in order.
     ways_of_each : how many ways are looked at.
     """
 
-    def __init__(self, plans: SearchResult, fields: Fields, ways: Sequence[Category], block: bool) -> None:
-        self._plans, self._ways, self._block = plans, ways, block
-        self.ways_of_each = len(ways) + block
-        here = _too_large(plans, fields)
-        score = plans.score(here)
-        order = np.argsort(score, kind="stable")
-        self.score, self._some = score[order], plans.prices.take(here[order])
-
-    @classmethod
-    def of(cls, result: SearchResult, fields: Fields) -> Room | None:
-        """The plans of a result with some fields; None where no room is made."""
-        plans, wanted = replace(result, ways_fixed={}), {**result.ways_fixed, **fields}
-        able = _ways(plans.space.scenario, plans.room, wanted)
-        block = "block" in plans.room and not plans.space.scenario.stack.cuda_graph_scope
+    def __init__(self, result: SearchResult, fields: Fields) -> None:
+        self._plans, wanted = replace(result, ways_fixed={}), {**result.ways_fixed, **fields}
+        scenario, room = result.space.scenario, () if result.objective == "memory_headroom" else result.room
+        self._ways = _ways(scenario, room, wanted)
         # Of a block of layers modules are none.
-        whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
-        block = block and has_fields({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, wanted)
-        if not plans.room or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
-            return None
-        return cls(plans, wanted, able, block)
+        whole: Fields = {"recompute": "full", "recompute_method": "block", "recompute_modules": (),
+                         "optimizer_offload": 0.0, "offloaded_layers": 0}  # fmt: skip
+        self._block = "block" in room and not scenario.stack.cuda_graph_scope and has_fields(whole, wanted)
+        self.ways_of_each = len(self._ways) + self._block
+        here = _too_large(self._plans, wanted) if room and self.ways_of_each > 1 else np.empty(0, dtype=np.int64)
+        score = result.score(here)
+        order = np.argsort(score, kind="stable")
+        self.score, self._some = score[order], result.prices.take(here[order])
 
     def make(self, which: slice) -> list[_Made]:
         """Some of the plans, each in the fastest way in which it fits."""
