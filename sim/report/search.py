@@ -236,7 +236,7 @@ class SearchAnswers:
             assert own.answer is not None
             data["own"] = {
                 **explained_data(own),
-                "loss": loss_of(result, own.answer),
+                "loss": own.loss,
                 "among": [
                     {
                         "plans": each.kind,

@@ -143,14 +143,14 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
     for axis, rows in grouped((each.axis, each) for each in costs).items():
         heading = say.HEADINGS[axis]
         for each in rows:
-            if each.best is None or each.loss is None:
+            if (answer := each.why.answer) is None:
                 continue
-            loss, why = f"{each.loss:+.1%}", say.apart(result, each.best.answer).largest(NAMED, 2)
+            loss, why = f"{each.why.loss:+.1%}", say.apart(result, answer).largest(NAMED, 2)
             loss, why, style = ("best", "", "bold") if each.is_best else (loss, why, None)
-            takes = show_time(each.best.answer.step_time_s)
+            takes = show_time(answer.step_time_s)
             table.add_row(heading, say.cell(each.value), loss, takes, why, style=style)
             heading = ""
-        if out := [say.cell(each.value) for each in rows if each.best is None]:
+        if out := [say.cell(each.value) for each in rows if each.why.answer is None]:
             some = ", ".join(out) if len(out) <= 8 else f"{', '.join(out[:7])} … {out[-1]}"
             table.add_row("", "", "", "", Text(f"no plan fits with {some}", style="dim"))
         table.add_section()

@@ -73,8 +73,8 @@ class Found(Generic[Answer]):
         self.ran += [] if ran is None else [ran]
 
     def with_best(self) -> Found[Answer]:
-        """The record without the answers of other plans than the best, which take memory."""
-        return replace(self, ran=sorted(self.ran, key=lambda each: each[0])[:1])
+        """The record without the answers of other plans than the best few, which take memory."""
+        return replace(self, ran=sorted(self.ran, key=lambda each: each[0])[: self.top])
 
 
 Key = tuple[float, ...]

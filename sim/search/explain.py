@@ -165,6 +165,7 @@ class Why:
 
     ruled_out : the rule it breaks, or why it does not fit or is not in the search's space; None where it is ranked.
     answer : of the plan, or of the best with the fields, on the exact engine; None where there is none that can be run.
+    loss : of that against the best of all, as a share, by the objective.
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time; none where it is faster or has another number of GPUs.
     rank : of the best plan with fields among those that fit; None where it does not fit or is not priced.
@@ -175,6 +176,7 @@ class Why:
 
     ruled_out: str | None
     answer: Estimate | None = None
+    loss: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     rank: int | None = None
@@ -188,7 +190,13 @@ class Why:
         best, limit = result.best[0].answer, result.memory_limit_bytes
         slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
         way = steps_between(answer, best, limit) if steps and slower and answer.largest.total <= limit else ()
-        return cls(**{"ruled_out": None, **more}, answer=answer, losses=losses_by_cause(result, answer), steps=way)
+        loss, losses = loss_of(result, answer), losses_by_cause(result, answer)
+        return cls(**{"ruled_out": None, **more}, answer=answer, loss=loss, losses=losses, steps=way)
+
+    @classmethod
+    def of_best(cls, result: SearchResult, found: Candidate | None, none: str | None = None) -> Why:
+        """What the best of some plans loses, or why there is none."""
+        return cls(none) if found is None else cls.of(result, found.answer, steps=False)
 
 
 def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -> Why:
@@ -221,7 +229,7 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
     return Why.of(result, answer, steps=steps, ruled_out=reason, among=_ranks(result, scenario, answer))
 
 
-def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
+def why_not(result: SearchResult, named: Mapping[str, Any], *, steps: bool = True) -> Why:
     """Compare the best plan with these fields with the best of all.
 
     Parameters
@@ -229,6 +237,8 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
     result : SearchResult
     named : mapping
         Fields of the plan, such as {"tp": 4, "pp": 8}; the others are free.
+    steps : bool
+        Also walk from it to the best plan.
 
     Raises
     ------
@@ -241,7 +251,7 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
         return _why_unpriced(result, named)
     if found is None:
         return Why(none_fits(result, there))
-    return Why.of(result, found.answer, rank=result.rank_by_price(found))
+    return Why.of(result, found.answer, steps=steps, rank=result.rank_by_price(found))
 
 
 def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
