@@ -110,7 +110,7 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
         return Group(title("Pareto front"), "No plan that is priced fits.")
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
-    plans, priced = [each.plan for each in result.scenarios_at(shown)], result.prices.take(shown)
+    plans, priced = [result.scenario_at(place).plan for place in shown.tolist()], result.prices.take(shown)
     names = say.fields_for(result.space.scenario.model)
     steps, cost = say.run_cost(result.space.scenario)
     columns = {

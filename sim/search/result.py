@@ -102,7 +102,7 @@ class SearchResult(NotebookDisplay):
     def plans_made_to_fit(self) -> int:
         """How many of these fit only since room was made for them, as far as that was looked for."""
         made = self.prices.category >= len(self.space.categories)
-        return int(np.count_nonzero(made[self.having(None, fitting=True)]))
+        return int(np.count_nonzero(made[self.having(fitting=True)]))
 
     @property
     def plans_per_s(self) -> float:
@@ -139,7 +139,7 @@ class SearchResult(NotebookDisplay):
         gpus, seconds = self.space.gpus_of(priced.row), np.round(priced.step_time_s, 9)
         return np.asarray(worth_of(self.objective, seconds, priced.memory_bytes, gpus))
 
-    def having(self, fields: Fields | None, fitting: bool = False) -> Ints:
+    def having(self, fields: Fields | None = None, fitting: bool = False) -> Ints:
         """Places of the plans that have some fields, and fit in memory if only those are asked for."""
         rows, categories = self.masks(fields or {})
         found = rows[self.prices.row] & categories[self.prices.category]
@@ -163,28 +163,20 @@ class SearchResult(NotebookDisplay):
         leanest = int(which[self.prices.memory_bytes[which].argmin()]) if len(which) else None
         return Selection(len(which), fit, int(better), best, leanest)
 
-    def values(self, names: Sequence[str], fields: Fields | None = None, fitting: bool = False) -> dict[str, list[Any]]:
-        """Which values fields of the plans with some fields have, each in order.
+    def values(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Which values fields of the plans have, each in order.
 
         names : of FIELDS, or num_gpus.
-        fitting : only of plans that fit in memory.
         """
-        rows, numbers = (
-            np.unique(each[self.having(fields, fitting)]) for each in (self.prices.row, self.prices.category)
-        )
-        there = [self.categories[number] for number in numbers.tolist()]
-        found: dict[str, list[Any]] = {}
+        places, found = self.having(), dict[str, list[Any]]()
+        rows, numbers = (np.unique(each[places]) for each in (self.prices.row, self.prices.category))
         for name in names:
             if name in (*CHOICES, *ROOM):
-                found[name] = sorted({getattr(each, name) for each in there})
+                found[name] = sorted({getattr(self.categories[number], name) for number in numbers.tolist()})
             else:
                 values = np.unique(getattr(self.space.columns, name)[rows]).tolist()
                 found[name] = [SCHEDULES[each] for each in values] if name == "schedule" else values
         return found
-
-    def ranking(self, most: int | None = None) -> Ints:
-        """Places of the plans that fit, best first, at most so many; of equals the one that needs least memory."""
-        return self.select({}, most).best
 
     def worth_of(self, scenario: Scenario) -> float | None:
         """Score of one plan; None where it was not priced or does not fit."""
@@ -201,10 +193,6 @@ class SearchResult(NotebookDisplay):
         """The plan at a place."""
         row, category = int(self.prices.row[place]), int(self.prices.category[place])
         return self.space.scenario_of(row, self.categories[category])
-
-    def scenarios_at(self, places: Array) -> list[Scenario]:
-        """The plans at some places."""
-        return [self.scenario_at(place) for place in places.tolist()]
 
     def kept_beside(self, plan: ParallelPlan) -> dict[str, Any]:
         """Fields that a search does not vary, as it keeps them of the scenario's plan where ZeRO shards so."""
