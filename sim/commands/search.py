@@ -58,10 +58,7 @@ SPACE = Fills(
         help="How plans that do not fit may save memory: recompute some modules, recompute a block of layers, offload, "
         "or none.",
     ),
-    layouts=Opt(
-        "--layouts/--no-layouts",
-        help="Also balance layers over the stages; default: if the framework can.",
-    ),
+    layouts=Opt("--layouts/--no-layouts", help="Also balance layers over the stages; default: if the framework can."),
     any_framework=Opt("--any-framework", help="Also search plans that the scenario's framework cannot run."),
 )
 

@@ -198,12 +198,7 @@ MOST_RUNS, UNASKED_RUNS = 600, 40
 """Plans that the exact engine runs at most; and where layouts were not asked for."""
 
 
-def search_stages(
-    result: SearchResult,
-    *,
-    layouts: bool = True,
-    likely: bool = False,
-) -> SearchResult:
+def search_stages(result: SearchResult, *, layouts: bool = True, likely: bool = False) -> SearchResult:
     """Give the plans of a result balanced layouts, and chunks whose stages are not alike.
 
     Parameters
