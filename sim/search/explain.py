@@ -19,7 +19,7 @@ from sim.search.infeasible import none_fits
 from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, SCHEDULES, completed_plan
 from sim.search.plans.space import NOT_KEPT, Fields, agrees, check_value, has_fields
 from sim.search.result import SearchResult, Selection
-from sim.search.schedules.by_schedule import best_under
+from sim.search.schedules.by_schedule import search_under
 from sim.specs import ParallelPlan, Scenario
 from sim.units import value_words
 from sim.work.recompute import recompute_word, searched_word
@@ -112,7 +112,8 @@ def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> 
         tried: list[tuple[tuple[str, ...], Estimate]] = []
         for names in combinations(left, many):
             try:
-                answer = estimate(_with(here.scenario, goal.scenario, names))
+                changes = {name: new for name, (_, new) in _differing(here.scenario, goal.scenario, names).items()}
+                answer = estimate(here.scenario.replace(plan=here.scenario.plan.replace(**changes)))
             except FlopcastError:
                 continue
             if answer.largest.total <= limit:
@@ -121,12 +122,6 @@ def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> 
         if best is not None and best[1].step_time_s <= here.step_time_s * (1 + ROUNDING):
             return best
     return tuple(left), goal
-
-
-def _with(here: Scenario, goal: Scenario, names: Sequence[str]) -> Scenario:
-    """Some techniques of the goal on this scenario."""
-    changes = {field: new for field, (_, new) in _differing(here, goal, names).items()}
-    return here.replace(plan=here.plan.replace(**changes))
 
 
 def _differing(start: Scenario, goal: Scenario, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
@@ -344,7 +339,7 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     """Why no priced plan has some fields: the rule that they break, or the best of the plans tried with them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
-        searched = best_under(result, named["schedule"], rest)
+        searched, _ = search_under(result, named["schedule"], rest)
         if searched.best is not None:
             return Why.of(result, searched.best.answer, searched=searched)
         if searched.found.plans:
@@ -354,7 +349,8 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     answers, reason = _tried(result, named)
     answer = min(answers, key=lambda each: each.step_time_s, default=None)
     reason = reason if answer is None else _cannot_run(result, answer.scenario)
-    return Why.of(result, answer, tried=len(answers)) if answer and not reason else Why(reason)
+    tried = len({each.scenario.plan for each in answers})
+    return Why.of(result, answer, tried=tried) if answer and not reason else Why(reason)
 
 
 FASTEST, LEANER = 6, 18
@@ -370,21 +366,21 @@ def _tried(result: SearchResult, named: Fields) -> tuple[list[Estimate], str]:
     chosen, front = result.select(shared, FASTEST), result.pareto(shared)
     spread = np.unique(np.linspace(0, len(front) - 1, min(LEANER, len(front))).round().astype(int))
     places = [*chosen.best.tolist(), *front[spread].tolist()] or [chosen.leanest]
-    answers, reasons = dict[ParallelPlan, Estimate](), list[str]()
+    answers, reasons = list[Estimate](), list[str]()
     for base in map(result.scenario_at, dict.fromkeys(place for place in places if place is not None)):
         try:
             plan = completed_plan(base.plan, base.model.num_layers, named)
-            answer = answers.get(plan) or estimate(base.replace(plan=plan)).require_fit()
+            answer = estimate(base.replace(plan=plan)).require_fit()
         except FlopcastError as error:
             # A mistake without the name of the record that found it.
             reasons.append(str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: "))
             continue
         if answer.largest.total <= result.memory_limit_bytes:
-            answers[plan] = answer
+            answers.append(answer)
         else:
             reasons.append(f"it needs {answer.largest.total / 1e9:.1f} GB, more than the memory limit")
     there = {name: value for name, value in named.items() if not result.select({name: value}, 1).priced}
     left = [f"{each} {', '.join(map(str, result.values([each])[each]))}" for each in there]
     rules = f"no plan has {' and '.join(f'{name} {value}' for name, value in (there or named).items())}"
     searched = f" (those searched have {' and '.join(left)})" if left else " at once"
-    return list(answers.values()), f"{rules}{searched}: {next(iter(reasons), 'no plan is like it')}"
+    return answers, f"{rules}{searched}: {next(iter(reasons), 'no plan is like it')}"

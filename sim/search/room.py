@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -250,7 +250,12 @@ def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, block: boo
     seconds, needed = chosen.step_times(place, way), nbytes[way, place]
     layers = np.zeros(len(way), dtype=np.int64)
     if block:
-        rows, number, *of_block = chosen.blocks(limit, partial(_block_allowed, plans, chosen))
+        layers_again = _category(categories[0], chosen.ways[0], 1)
+
+        def allowed(places: Ints, number: Ints) -> Bools:
+            return plans.space.keeps_room(layers_again, chosen.rows[places], recompute_num_layers=number)
+
+        rows, number, *of_block = chosen.blocks(limit, allowed)
         place = np.concatenate([place, rows])
         way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
         seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
@@ -273,12 +278,6 @@ def _allowed(plans: SearchResult, chosen: ChosenRows, base: Ints, fits: Bools) -
             made = _category(plans.space.categories[number], chosen.ways[place])
             found[place, some] = plans.space.keeps_room(made, chosen.rows[some])
     return found
-
-
-def _block_allowed(plans: SearchResult, chosen: ChosenRows, here: Ints, layers: Ints) -> Bools:
-    """Whether the framework's rules let rows recompute so many layers of every stage."""
-    block = _category(plans.space.categories[0], chosen.ways[0], 1)
-    return plans.space.keeps_room(block, chosen.rows[here], recompute_num_layers=layers)
 
 
 def _category(base: Category, way: Category, block_layers: int = 0) -> Category:

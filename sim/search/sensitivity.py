@@ -9,7 +9,7 @@ from sim.search.candidate import facts_of
 from sim.search.explain import Why, why_not
 from sim.search.plans.layouts import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
-from sim.search.schedules.by_schedule import best_under
+from sim.search.schedules.by_schedule import search_under
 
 AXES = (
     "num_gpus", "tp", "cp", "pp", "ep", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
@@ -74,6 +74,6 @@ def _why(result: SearchResult, axis: str, value: Any) -> Why:
     why, schedule = why_not(result, {axis: value}, steps=False), best.scenario.plan.schedule
     if schedule in SCHEDULES or axis == "schedule":
         return why
-    other = Why.of_best(result, best_under(result, schedule, {axis: value}, FEW_RUNS).best)
+    other = Why.of_best(result, search_under(result, schedule, {axis: value}, FEW_RUNS)[0].best)
     there = [each for each in (why, other) if each.answer is not None]
     return min(there, key=lambda each: each.loss or 0.0, default=why)

@@ -14,7 +14,7 @@ places are tried. What no cut goes below says how far it may be from the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -25,7 +25,7 @@ from sim.arrays import Array, FloatArray, Floats, Ints, distinct
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
-from sim.search.best_first import Found, best_first, in_order
+from sim.search.best_first import Found, best_first, gap_of, in_order
 from sim.search.candidate import Candidate, StagesSearched
 from sim.search.plans.layouts import NUMBERS, SCHEDULES, unlike_chunks
 from sim.search.plans.space import has_fields, values_of
@@ -55,7 +55,7 @@ class LayoutFound:
     @property
     def gap(self) -> float:
         """Largest share by which another layout could be faster."""
-        return max(0.0, 1.0 - self.bound_s / self.answer.step_time_s)
+        return gap_of(self.answer.step_time_s, self.bound_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -179,19 +179,15 @@ def _bound(scenario: Scenario, seconds: FloatArray, ends: tuple[int, ...]) -> fl
 
 def layout_text(stages: Sequence[str]) -> str:
     """The letters of stages as one layout, repetitions written as their number."""
-    text = ""
-    for stage, run in groupby([f"{_short(stage)}|" for stage in stages]):
-        number = len(list(run))
-        text += stage if number == 1 else f"({stage})*{number}"
-    if text.endswith("|"):
-        return text[:-1]
-    return text.removesuffix(f"({stage})*{number}") + (stage * number)[:-1]
+    short = ("".join(letter * (many == 1) or f"{letter}*{many}" for letter, many in _runs(each)) for each in stages)
+    *most, (last, many) = _runs(f"{each}|" for each in short)
+    text = "".join(stage * (many == 1) or f"({stage})*{many}" for stage, many in most)
+    return text + (last * many)[:-1]
 
 
-def _short(stage: str) -> str:
-    """A stage's letters, runs of one written as its number."""
-    runs = ((letter, len(list(run))) for letter, run in groupby(stage))
-    return "".join(letter if number == 1 else f"{letter}*{number}" for letter, number in runs)
+def _runs(items: Iterable[str]) -> list[tuple[str, int]]:
+    """Items that follow each other and are the same, as one with their number."""
+    return [(item, len(list(run))) for item, run in groupby(items)]
 
 
 MOST_RUNS, UNASKED_RUNS = 600, 40

@@ -108,7 +108,7 @@ def search_schedules(
     for number, name in enumerate(wanted):
         if progress is not None:
             progress(number, len(wanted), name)
-        best, ran = _search_under(result, name, {}, most_runs)
+        best, ran = search_under(result, name, {}, most_runs)
         bests.append(best)
         candidates += ran if not best.asynchronous and result.space.has_schedule(name) else ()
     if not candidates:
@@ -121,20 +121,13 @@ def search_schedules(
     return replace(result, schedules=ordered, best=_best(candidates, result.objective, result.top))
 
 
-def best_under(
+def search_under(
     result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int = MOST_RUNS
-) -> ScheduleBest:
-    """The best plan of a schedule among those with some fields.
+) -> tuple[ScheduleBest, Sequence[Candidate]]:
+    """The best plan of a schedule among those with some fields, and all that were run and fit.
 
     Raises ScheduleError: no such schedule.
     """
-    return _search_under(result, schedule, named, most_runs)[0]
-
-
-def _search_under(
-    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int
-) -> tuple[ScheduleBest, Sequence[Candidate]]:
-    """The best plan of a schedule among those with some fields, and all that were run and fit."""
     spaces = [each.having(named) for each in spaces_under(result.space, schedule)]
     plans = sum(each.num_plans for each in spaces if each is not None)
     if plans > MOST_PLANS:
