@@ -185,16 +185,16 @@ def _uneven(space: Space) -> list[str]:
     uneven = [pp for pp in depths if dealt % pp]
     if not uneven:
         return []
-    remedies = []
+    remedies = ""
     for counted in (("head_as_layer",), ("embedding_as_layer", "head_as_layer")):
         added = [name for name in counted if not getattr(plan, name)]
-        divides = [pp for pp in USUAL_DEPTHS if added and (dealt + len(added)) % pp == 0]
-        if divides:
+        more = dealt + len(added)
+        if added and (divides := [pp for pp in USUAL_DEPTHS if more % pp == 0]):
             words = " ".join(f"--set plan.{name}=true" for name in added)
-            remedies.append(f"; {words} makes {dealt + len(added)}, which pp {listed(divides)} divides")
+            remedies += f"; {words} makes {more}, which pp {listed(divides)} divides"
     return [
         f"pp {listed(uneven)} does not divide the {dealt} layers: some ranks hold one more (uneven_layers), in one "
-        f"chunk{''.join(remedies)}"
+        f"chunk{remedies}"
     ]
 
 
