@@ -64,7 +64,7 @@ class _Table:
 
     def __init__(self, result: SearchResult, room: Room, top: int, progress: Progress | None) -> None:
         self.result, self._room, self._progress = result, room, progress
-        self._seen, self._lowest = set[tuple[object, ...]](), np.full(top, np.inf)
+        self._seen, self._lowest = set[tuple[object, ...]](), [np.inf] * top
 
     def nodes(self, named: Fields, most: int) -> Iterator[Node[Candidate]]:
         """Yield the best plans with some fields that fit, and those for which room may be made."""
@@ -76,22 +76,21 @@ class _Table:
 
     def _plans(self, places: Array) -> Iterator[Node[Candidate]]:
         """Yield plans at some places, by their scores; of equals the one that needs least memory first."""
-        scores, nbytes = self.result.score(places), self.result.prices.memory_bytes[places]
-        self._lowest = np.sort(np.concatenate([self._lowest, scores]))[: len(self._lowest)]
-        for place, *key in zip(places.tolist(), scores.tolist(), nbytes.tolist(), strict=True):
-            yield (*key, place), partial(self._run, place)
+        some = self.result.prices.take(places)
+        columns = (places, some.row, some.category, self.result.score_of(some), some.step_time_s, some.memory_bytes)
+        for place, row, category, score, *numbers in zip(*(each.tolist() for each in columns), strict=True):
+            unsharded = replace(self.result.categories[category], zero_stage=0)
+            same = (row, unsharded, *(float(f"{number:.12g}") for number in numbers))
+            if same not in self._seen:
+                self._seen.add(same)
+                self._lowest = sorted((*self._lowest, score))[: len(self._lowest)]
+                yield (score, numbers[1], place), partial(self._run, place, *numbers)
 
-    def _run(self, place: int, found: Found[Candidate]) -> tuple[()]:
-        result, prices = self.result, self.result.prices
-        unsharded = replace(result.categories[int(prices.category[place])], zero_stage=0)
-        numbers = float(prices.step_time_s[place]), float(prices.memory_bytes[place])
-        same = (int(prices.row[place]), unsharded, *(float(f"{number:.12g}") for number in numbers))
-        if same not in self._seen:
-            self._seen.add(same)
-            scenario = result.scenario_at(place)
-            run = result.known.get(scenario.plan) or Candidate.run(scenario, *numbers)
-            result.known[scenario.plan] = run
-            found.record((run.worth(result.objective), run))
+    def _run(self, place: int, seconds: float, nbytes: float, found: Found[Candidate]) -> tuple[()]:
+        result, scenario = self.result, self.result.scenario_at(place)
+        run = result.known.get(scenario.plan) or Candidate.run(scenario, seconds, nbytes)
+        result.known[scenario.plan] = run
+        found.record((run.worth(result.objective), run))
         return ()
 
     def _to_look_at(self, first: int, size: int) -> Iterator[Node[Candidate]]:
@@ -103,8 +102,9 @@ class _Table:
         """Make room for some plans, and yield those that fit then, and the plans after them."""
         begun, before, score = time.perf_counter(), len(self.result.prices), self._room.score
         ceiling = self._lowest[-1] * (1 + SLACK)
-        last = min(first + size, int(np.searchsorted(score, ceiling if score[first] < ceiling else found.worst)))
-        made = self._room.make(slice(first, last))
+        end = int(np.searchsorted(score, ceiling if score[first] < ceiling else found.worst))
+        last = min(first + size, end)
+        made = self._room.make(first, last, end)
         looked_at = self.result.plans_given_room + self._room.ways_of_each * (last - first)
         elapsed_s = self.result.elapsed_s + time.perf_counter() - begun
         self.result = replace(with_room(self.result, made), plans_given_room=looked_at, elapsed_s=elapsed_s)

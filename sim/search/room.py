@@ -10,8 +10,8 @@ the fastest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
-from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -48,18 +48,11 @@ class ChosenRows:
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
 
-    @cached_property
-    def dominates(self) -> Bools:
-        """(ways, ways): whether the first, where it fits, makes the second pointless."""
-        kinds = list(dict.fromkeys(way.runs_again for way in self.ways))
-        within = np.array([[one <= other for other in kinds] for one in kinds])
-        kind = np.array([kinds.index(way.runs_again) for way in self.ways])
-        share, layers = self._shares[self._share_of], np.array([way.offloaded_layers for way in self.ways])
-        less = (share[:, np.newaxis] <= share) & (layers[:, np.newaxis] <= layers)
-        # What runs again is not copied, and hides copies: that may pay where there are some.
-        found = less & (within[np.ix_(kind, kind)] & (layers == 0)[:, np.newaxis] | (kind[:, np.newaxis] == kind))
-        np.fill_diagonal(found, False)
-        return np.asarray(found)
+    def take(self, which: slice) -> ChosenRows:
+        """Some of the rows."""
+        part = copy(self)
+        part.rows, part._zero, part._priced = self.rows[which], self._zero[which], self._priced.take(which)
+        return part
 
     def memory_bytes(self) -> PlanFloats:
         """Peak memory of the rows in every way to make room; array (ways, rows).  [bytes]"""
@@ -169,6 +162,23 @@ def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ways))
 
 
+def dominates(ways: Sequence[Category]) -> Bools:
+    """(ways, ways): whether the first, where it fits, makes the second pointless."""
+    kinds = list(dict.fromkeys(way.runs_again for way in ways))
+    within = np.array([[one <= other for other in kinds] for one in kinds])
+    kind = np.array([kinds.index(way.runs_again) for way in ways])
+    share, layers = np.array([(way.optimizer_offload, way.offloaded_layers) for way in ways]).T
+    less = (share[:, np.newaxis] <= share) & (layers[:, np.newaxis] <= layers)
+    # What runs again is not copied, and hides copies: that may pay where there are some.
+    found = less & (within[np.ix_(kind, kind)] & (layers == 0)[:, np.newaxis] | (kind[:, np.newaxis] == kind))
+    np.fill_diagonal(found, False)
+    return np.asarray(found)
+
+
+AT_ONCE = 20_000
+"""Plans whose cells are priced together."""
+
+
 class Room:
     """Plans of a result with some fields that do not fit, the fastest first, and the ways in which they might.
 
@@ -184,16 +194,24 @@ class Room:
         whole: Fields = {"recompute": "full", "recompute_method": "block", "recompute_modules": (),
                          "optimizer_offload": 0.0, "offloaded_layers": 0}  # fmt: skip
         self._block = "block" in room and not scenario.stack.cuda_graph_scope and has_fields(whole, wanted)
-        self.ways_of_each = len(self._ways) + self._block
+        self.ways_of_each, self._dominates = len(self._ways) + self._block, dominates(self._ways)
         here = _too_large(self._plans, wanted) if room and self.ways_of_each > 1 else np.empty(0, dtype=np.int64)
         score = result.score(here)
         order = np.argsort(score, kind="stable")
         self.score, self._some = score[order], result.prices.take(here[order])
+        self._chosen: ChosenRows | None = None
+        self._begin = 0
 
-    def make(self, which: slice) -> list[_Made]:
-        """Some of the plans, each in the fastest way in which it fits."""
-        some = self._some.take(which)
-        return _fitting(self._plans, ChosenRows(self._plans.space, some, self._ways), some.category, self._block)
+    def make(self, first: int, last: int, end: int) -> list[_Made]:
+        """Some of the plans, from where the last ended, each in the fastest way in which it fits.
+
+        end : of the plans that may be asked for next; those are priced together.
+        """
+        if self._chosen is None or last > self._begin + len(self._chosen.rows):
+            some = self._some.take(slice(first, min(end, first + AT_ONCE)))
+            self._begin, self._chosen = first, ChosenRows(self._plans.space, some, self._ways)
+        chosen = self._chosen.take(slice(first - self._begin, last - self._begin))
+        return _fitting(self._plans, chosen, self._some.category[first:last], self._dominates, self._block)
 
 
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
@@ -238,14 +256,14 @@ def _too_large(plans: SearchResult, fields: Fields) -> Ints:
     return np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
 
 
-def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, block: bool) -> list[_Made]:
+def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, dominating: Bools, block: bool) -> list[_Made]:
     """The fastest way in which each of some rows fits, if the space does not have it already."""
     categories, limit = plans.space.categories, plans.memory_limit_bytes
     found, known = list[_Made](), set(categories)
     nbytes = chosen.memory_bytes()
     fits = _allowed(plans, chosen, category, nbytes <= limit)
     fits[0] = False  # of what does nothing it is known
-    pointless = chosen.dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
+    pointless = dominating.T.astype(np.float32) @ fits.astype(np.float32) > 0
     way, place = np.nonzero(fits & ~pointless)
     seconds, needed = chosen.step_times(place, way), nbytes[way, place]
     layers = np.zeros(len(way), dtype=np.int64)
