@@ -273,19 +273,16 @@ class Rows:
         return np.asarray(end + self.scenario.stack.step_setup_s)
 
     def _pipelines(self, zero_stage: Ints, beside: bool) -> EvenPipelines:
+        """The pipelines of rows, over what ZeRO moves at visits, recomputation and rows."""
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0], self._gpipe)
         links = self.links.take(columns.layout)
         sends = links, sends_over(links, near, far), not beside, self.longer
-        return EvenPipelines(*numbers, *sends, *self._stages(zero_stage, beside))
-
-    def _stages(self, zero_stage: Ints, beside: bool) -> tuple[KindPlanFloats, KindPlanFloats]:
-        """Forward and backward of the kinds of stages, over what ZeRO moves in them, recomputation and rows.  [s]"""
         batch = replace(self.batch, zero_stage=zero_stage, overlap_p2p=np.array(beside))
         seconds = price_stages(batch, self.deal, split=False)
         shape = (len(self.deal.stage_kinds), *batch.shape)
-        forward, backward = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))
-        return forward, backward
+        passes = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))
+        return EvenPipelines(*numbers, *sends, *passes)
 
 
 _AT_ONCE = 2048
