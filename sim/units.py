@@ -45,6 +45,12 @@ NOUNS = {
 _NUMBER = re.compile(r"\s*(?P<number>[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S.*)?$")
 
 
+def number_and_unit(text: str) -> tuple[str, str] | None:
+    """A number and what stands behind it, as they are written; None where the text begins with no number."""
+    match = _NUMBER.match(text)
+    return match and (match["number"].replace("_", ""), (match["unit"] or "").strip())
+
+
 def _factor(unit: str, dimension: str) -> float | None:
     """What one `unit` is in SI, or None where it does not measure `dimension`."""
     if dimension == "s":
@@ -72,11 +78,9 @@ def parse(text: str, dimension: str) -> float:
     SpecError
         No unit, an unknown unit, or a unit of something else (a size where a bandwidth is needed).
     """
-    match = _NUMBER.match(text)
-    if not match:
+    if not (said := number_and_unit(text)):
         raise SpecError(f"{text!r} is not a quantity; write a number and a unit, such as {EXAMPLES[dimension]}")
-    number = float(match["number"].replace("_", ""))
-    unit = (match["unit"] or "").strip()
+    number, unit = float(said[0]), said[1]
     if not unit:
         raise SpecError(f"{text!r} has no unit; write {NOUNS[dimension]} such as {EXAMPLES[dimension]}")
     factor = _factor(unit, dimension)
@@ -87,8 +91,7 @@ def parse(text: str, dimension: str) -> float:
             )
         return number * factor
     if dimension == "bytes" and re.fullmatch(f"{_PREFIX}b", unit):
-        said, scale = match["number"], unit[:-1]
-        raise SpecError(f"{text!r} may be bytes or bits; write '{said} {scale}B' or '{said} {scale}bit'")
+        raise SpecError(f"{text!r} may be bytes or bits; write '{said[0]} {unit[:-1]}B' or '{said[0]} {unit[:-1]}bit'")
     for other in ("s", *_UNITS):
         if _factor(unit, other) is not None:
             raise SpecError(f"{text!r} is {NOUNS[other]}, not {NOUNS[dimension]}; write it as {EXAMPLES[dimension]}")
@@ -128,11 +131,12 @@ def show_time(seconds: float, digits: int = 3) -> str:
 
 UNIT_NAMES = {"bytes": "B", "bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "flop": "FLOP", "w": "W", "s": "s"}
 """What files call the unit of a field."""
+_SHOWN = UNIT_NAMES | {"bits_per_s": "bit/s"}
 
 
 def show_bare(value: float, dimension: str, digits: int = 3) -> str:
     """A quantity as a file has it, without decimals that say nothing: show_bare(5.0, "s") == "5 s"."""
-    text = show_time(value, digits) if dimension == "s" and value else show(value, UNIT_NAMES[dimension], digits)
+    text = show_time(value, digits) if dimension == "s" and value else show(value, _SHOWN[dimension], digits)
     text = re.sub(r"(\.\d*?)0+(?= )", r"\1", text)
     return re.sub(r"\.(?= )", "", text).replace("hours", "h").replace("days", "d")
 
@@ -196,11 +200,11 @@ def parse_count(text: str, name: str) -> float:
     SpecError
         No number, an unknown letter, or not above zero; the message calls it `name`.
     """
-    match = _NUMBER.match(text)
-    factor = count_factor((match["unit"] or "").strip(), name) if match else None
-    if not match or factor is None:
+    said = number_and_unit(text)
+    factor = count_factor(said[1], name) if said else None
+    if not said or factor is None:
         raise SpecError(f"{name} = {text!r} is not a number; write it as 2.1, 70B or 5.76e23")
-    value = float(match["number"].replace("_", "")) * factor
+    value = float(said[0]) * factor
     require_positive(**{name: value})
     if value > LARGEST_COUNT:
         raise SpecError(f"{name} = {text!r} is more than {LARGEST_COUNT:.0e}, beyond anything there is to count")

@@ -111,8 +111,8 @@ def test_a_search_proves_its_best_against_every_plan():
     plan = ParallelPlan(placement=placement)
     training = scenario.training.replace(global_batch_size=4)
     found = search(scenario.replace(plan=plan, training=training), gpus=(32, 32), top=3, memory_limit_bytes=16e9)
-    fits = found.ranking()
-    plans = found.scenarios_at(fits)
+    fits = found.select({}, None).best
+    plans = list(map(found.scenario_at, fits.tolist()))
     assert {each.plan.placement for each in plans} == {placement}
     exact = np.array([estimate(each).step_time_s for each in plans])
     assert (exact >= found.prices.step_time_s[fits] * (1 - 1e-9)).all()

@@ -20,13 +20,14 @@ from sim.files import write_text
 from sim.foreign.exporters import Exported, check_beside_plan, check_framework, export_scenario
 from sim.search import SearchResult
 from sim.search import search as run
+from sim.search.axes import SIZE
 from sim.search.explain import check_fields, rank_plan, why_not
 from sim.search.plans.space import as_fixed
 from sim.search.risk import RANKED, at_risk, check_risk
 from sim.search.room import check_ways
 from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity as cost_of_values
-from sim.search.sweep import SIZE, sweep
+from sim.search.sweep import sweep
 from sim.specs import Scenario, load_scenario
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
@@ -57,10 +58,7 @@ SPACE = Fills(
         help="How plans that do not fit may save memory: recompute some modules, recompute a block of layers, offload, "
         "or none.",
     ),
-    layouts=Opt(
-        "--layouts/--no-layouts",
-        help="Also balance layers over the stages; default: if the framework can.",
-    ),
+    layouts=Opt("--layouts/--no-layouts", help="Also balance layers over the stages; default: if the framework can."),
     any_framework=Opt("--any-framework", help="Also search plans that the scenario's framework cannot run."),
 )
 
@@ -271,7 +269,7 @@ def _answer(
 def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
     """Answer --sweep."""
     from sim.report.figures import save
-    from sim.report.search import sweep_view
+    from sim.report.search_questions import sweep_view
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)

@@ -11,7 +11,7 @@ from sim.canvas import new_figure
 from sim.report.facts import GROUP_OF, GROUPS, MEMORY
 from sim.report.figures import open_panels, place_labels, place_title, plain_axis
 from sim.report.plans import COLUMNS, HEADINGS, amount, apart, cell, field, run_cost
-from sim.report.search import swept_fields
+from sim.report.search_questions import swept_fields
 from sim.search import SearchResult
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import Sweep
@@ -131,21 +131,22 @@ def draw_sensitivity(result: SearchResult, costs: Sequence[ValueCost], width_in:
 
 def _draw_losses(panel: Any, result: SearchResult, rows: Sequence[ValueCost], used: dict[str, str]) -> None:
     """A bar a value, cut off at a loss of 100 %; `used` has the colours that were taken, by what they stand for."""
-    losses = [each.loss for each in rows if each.loss is not None]
+    losses = [each.why.loss for each in rows if each.why.loss is not None]
     top, many = min(1.0, max([0.05, *losses])), len(rows) >= 9
     for place, each in enumerate(rows):
-        if each.loss is None or each.best is None:
+        answer, loss = each.why.answer, each.why.loss
+        if answer is None or loss is None:
             panel.plot(place, 0, "x", color=NONE, ms=7, mew=2, clip_on=False)
             continue
         what, colour = "", "0.6"
-        if each.loss > 0:
-            causes = apart(result, each.best.answer).causes
+        if loss > 0:
+            causes = apart(result, answer).causes
             what, colour = _look(max(causes, key=lambda name: causes[name]))
             used[what] = colour
-        panel.bar(place, 100 * min(each.loss, top), color=colour, width=0.75)
-        label = "best" if each.is_best else f"{100 * each.loss:+.{0 if abs(each.loss) > 0.1 else 1}f}"
+        panel.bar(place, 100 * min(loss, top), color=colour, width=0.75)
+        label = "best" if each.is_best else f"{100 * loss:+.{0 if abs(loss) > 0.1 else 1}f}"
         look: dict[str, Any] = {"weight": "bold" if each.is_best else "normal", "fontsize": 5.5 if many else 7}
-        height = 100 * max(min(each.loss, top), 0) + 2 * top
+        height = 100 * max(min(loss, top), 0) + 2 * top
         panel.text(place, height, label, ha="center", va="bottom", rotation=90 if many else 0, **look)
     panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7, rotation=60 if many else 0)
     panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), (130 if many else 115) * top)

@@ -214,7 +214,7 @@ def field_words(path: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        from sim.search.sweep import Axis
+        from sim.search.axes import Axis
 
-        return Axis(short_path(path), path, unit_of(path.rpartition(".")[2]), (), "listed").show(value)
+        return Axis(short_path(path), path, unit_of(path.rpartition(".")[2])).show(value)
     return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)

@@ -18,10 +18,10 @@ from sim.scaling.run import Terms, Training, TrainingRun, train
 from sim.search import SearchResult, search
 from sim.search.assumed import memory_of, proof_of
 from sim.search.candidate import facts_of
+from sim.search.infeasible import nothing_fits
 from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
 from sim.search.plans.space import Progress, as_fixed
 from sim.search.room import DEFAULT as ROOM
-from sim.search.room import nothing_fits
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
 from sim.specs.frameworks import DEFAULT, find_framework
 from sim.specs.loading import resolve

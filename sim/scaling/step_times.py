@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Ints
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
 from sim.scaling.run import Goal, TrainingRun
 from sim.search import SearchResult, search
-from sim.search.confirm import Found, best_first
+from sim.search.best_first import Found, best_first, in_order
 from sim.search.layered import layered_plans
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.profile import LinkParams
@@ -124,14 +125,14 @@ def confirm(priced: PricedBatch, num_gpus: int) -> tuple[Estimate | None, int]:
     for plans in priced.plans:
         here = plans.having({"num_gpus": num_gpus}, fitting=True)
         here = here[np.argsort(plans.prices.step_time_s[here], kind="stable")]
-        best_first(((float(plans.prices.step_time_s[at]), partial(_run, plans, int(at))) for at in here), found)
+        best_first(in_order(plans.prices.step_time_s[here], partial(_visit, plans, here)), found)
         found.most = inf
     return next(iter(found.best), None), found.runs
 
 
-def _run(plans: SearchResult, place: int) -> tuple[float, Estimate] | None:
-    answer = estimate(plans.scenario_at(place))
-    return (answer.step_time_s, answer) if answer.fits else None
+def _visit(plans: SearchResult, places: Ints, number: int, found: Found[Estimate]) -> None:
+    answer = estimate(plans.scenario_at(int(places[number])))
+    found.record((answer.step_time_s, answer) if answer.fits else None)
 
 
 STILL_HELPS = 0.8

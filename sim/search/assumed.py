@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sim.pricing.deal import dealt_layers
 from sim.pricing.layouts import LAYOUT
 from sim.schedules.registry import schedules
-from sim.search.candidate import ScheduleBest, StagesSearched, gap_of
+from sim.search.best_first import gap_of
+from sim.search.candidate import ScheduleBest, StagesSearched
 from sim.search.plans.layouts import FIELDS, ROOM, SCHEDULES, USUAL_DEPTHS
 from sim.search.plans.space import Space
 from sim.specs import Scenario
@@ -48,16 +49,17 @@ def priced_schedules(space: Space) -> str:
 
 def proof_of(result: SearchResult) -> list[str]:
     """Return how sure it is that the best plan is the best, with layers dealt evenly and otherwise."""
-    stages, gap, runs = result.stages, result.gap, f"({result.confirmed:,} exact run{'s' * (result.confirmed != 1)})"
+    stages, gap, runs = result.stages, result.gap, result.found.runs
+    ran = f"({runs:,} exact run{'s' * (runs != 1)})"
     plan = f"plan under {priced_schedules(result.space)}{'' if stages is None else stages.others}"
-    if not result.confirmed:
+    if not runs:
         proven = f"no {plan} fits"
     elif gap is None:
-        proven = f"a {plan} that was not priced may be better than the best {runs}"
+        proven = f"a {plan} that was not priced may be better than the best {ran}"
     elif gap == 0.0:
-        proven = f"no other {plan} can be better than the best {runs}"
+        proven = f"no other {plan} can be better than the best {ran}"
     else:
-        proven = f"another {plan} may be up to {gap:.2%} better than the best {runs}"
+        proven = f"another {plan} may be up to {gap:.2%} better than the best {ran}"
     return [proven, *([_stages(stages, result.best[0].worth(result.objective))] if result.best and stages else [])]
 
 
@@ -68,7 +70,7 @@ def _schedules(searched: Sequence[ScheduleBest], space: Space) -> list[str]:
     more = f"--schedules all also searches {len(left)} other schedules ({', '.join(left)})"
     if not names:
         return [more]
-    proven, rest = ([each.schedule for each in searched if each.proven is sure] for sure in (True, False))
+    proven, rest = ([each.schedule for each in searched if each.found.proven is sure] for sure in (True, False))
     stated = [f"a plan with {', '.join(rest)} may still be better: not all could be ruled out"] if rest else []
     if proven:
         stated.append(
@@ -106,20 +108,17 @@ def _room(room: Sequence[str], objective: str) -> list[str]:
 
 def _stages(stages: StagesSearched, worth: float) -> str:
     """Return for how many plans other stages were tried, and whether a better one may exist."""
-    varied = {
-        "balanced layouts": stages.layouts,
-        "chunks that hold different kinds of layers": stages.chunks,
-    }
-    words = " and ".join(name for name, on in varied.items() if on)
-    tried = f"{words} did not look faster for any of the {stages.of:,} plans with a pipeline, so none was run exactly"
-    if stages.runs:
-        several = f"{stages.runs:,} exact run{'s' * (stages.runs > 1)}"
-        tried = f"{words} were tried for {stages.plans:,} of the {stages.of:,} plans with a pipeline ({several})"
-    if not gap_of(worth, stages.bound):
+    varied = {"balanced layouts": stages.layouts, "chunks that hold different kinds of layers": stages.chunks}
+    words, found = " and ".join(name for name, on in varied.items() if on), stages.found
+    tried = f"{words} did not look faster for any of the {found.plans:,} plans with a pipeline, so none was run exactly"
+    if found.runs:
+        several = f"{found.runs:,} exact run{'s' * (found.runs > 1)}"
+        tried = f"{words} were tried for {stages.tried:,} of the {found.plans:,} plans with a pipeline ({several})"
+    if not gap_of(worth, found.bound):
         return f"{tried}. No other can be better than the best plan"
     if not stages.left:
         return (
-            f"{tried}. Some layouts of these {stages.plans:,} plans were not tried and may be faster. "
+            f"{tried}. Some layouts of these {stages.tried:,} plans were not tried and may be faster. "
             "All other plans are slower"
         )
     more = "; flopcast search --layouts tries more" if stages.likely else ""
@@ -186,16 +185,16 @@ def _uneven(space: Space) -> list[str]:
     uneven = [pp for pp in depths if dealt % pp]
     if not uneven:
         return []
-    remedies = []
+    remedies = ""
     for counted in (("head_as_layer",), ("embedding_as_layer", "head_as_layer")):
         added = [name for name in counted if not getattr(plan, name)]
-        divides = [pp for pp in USUAL_DEPTHS if added and (dealt + len(added)) % pp == 0]
-        if divides:
+        more = dealt + len(added)
+        if added and (divides := [pp for pp in USUAL_DEPTHS if more % pp == 0]):
             words = " ".join(f"--set plan.{name}=true" for name in added)
-            remedies.append(f"; {words} makes {dealt + len(added)}, which pp {listed(divides)} divides")
+            remedies += f"; {words} makes {more}, which pp {listed(divides)} divides"
     return [
         f"pp {listed(uneven)} does not divide the {dealt} layers: some ranks hold one more (uneven_layers), in one "
-        f"chunk{''.join(remedies)}"
+        f"chunk{remedies}"
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.estimate import Estimate, estimate
 from sim.schedules import get_schedule
+from sim.search.best_first import Found, gap_of
 from sim.search.plans.layouts import CHOICES, NUMBERS
 from sim.specs import ParallelPlan, Scenario
 
@@ -23,14 +24,12 @@ def shown(plan: ParallelPlan, name: str) -> Any:
 OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
 """Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
 
-ROUNDING = 1e-9
-"""Steps and scores that are less apart, as a share, are equal."""
 
-
-def gap_of(worth: float, bound: float | None) -> float:
-    """Largest share by which a plan could be better than `worth`, if none is below `bound`; 0 if none could."""
-    gap = 0.0 if bound is None else 1.0 - bound / worth
-    return gap if gap > ROUNDING else 0.0
+def worth_of(objective: str, seconds: Any, nbytes: Any, gpus: Any) -> Any:
+    """What an objective makes smallest, of a plan or of columns of plans.  [s], [GPU-seconds] or [bytes]"""
+    if objective == "memory_headroom":
+        return nbytes
+    return seconds * gpus if objective == "cost" else seconds
 
 
 FACTS: Mapping[str, Callable[[Estimate], Any]] = {
@@ -85,9 +84,8 @@ class Candidate:
 
     def worth(self, objective: str) -> float:
         """What an objective makes smallest: step time, cost or memory.  [s], [GPU-seconds] or [bytes]"""
-        if objective == "memory_headroom":
-            return float(self.answer.largest.total)
-        return self.answer.step_time_s * (self.answer.num_gpus if objective == "cost" else 1)
+        answer = self.answer
+        return float(worth_of(objective, answer.step_time_s, answer.largest.total, answer.num_gpus))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -105,20 +103,18 @@ class Candidate:
 class ScheduleBest:
     """The best plan of a schedule, over all layouts, micro-batches, chunks and categories that it takes.
 
-    best : by the objective; None where no plan keeps the rules or none fits, as `reason` says.
-    plans : of the schedule.
-    runs : how many of them the exact engine ran.
-    proven : no other plan of the schedule is better.
-    gap : by how much a plan that was not run could still be better at most, as a share; 0 where it is proven.
+    found : the plans of the schedule, and the best of those that keep the rules and fit.
+    reason : why there is none.
     """
 
     schedule: str
-    best: Candidate | None = None
-    plans: int = 0
-    runs: int = 0
-    proven: bool = False
-    gap: float = 1.0
+    found: Found[Candidate]
     reason: str | None = None
+
+    @property
+    def best(self) -> Candidate | None:
+        """The best plan by the objective; None where no plan keeps the rules or none fits."""
+        return next(iter(self.found.best), None)
 
     @property
     def asynchronous(self) -> bool:
@@ -130,10 +126,10 @@ class ScheduleBest:
         return {
             "schedule": self.schedule,
             **facts_of(self.best, "plan", "step_time_s", "memory_bytes", "mfu"),
-            "plans": self.plans,
-            "plans_run": self.runs,
-            "proven": self.proven,
-            "gap": self.gap,
+            "plans": self.found.plans,
+            "plans_run": self.found.runs,
+            "proven": self.found.proven,
+            "gap": self.found.gap,
             "asynchronous": self.asynchronous,
             "ruled_out": self.reason,
         }
@@ -141,21 +137,18 @@ class ScheduleBest:
 
 @dataclass(frozen=True, slots=True)
 class StagesSearched:
-    """What was looked at.
+    """What was looked at of plans with other layouts, and chunks of unlike stages.
 
-    layouts, chunks : whether layouts, and chunks of unlike stages were varied.
-    plans : evenly dealt plans that were given others. of : there are. left : others that no bound rules out.
-    runs : plans that the exact engine ran.
-    bound : what the objective makes smallest, at least, of all plans with other layouts; None without any.
+    found : the evenly dealt plans that others were looked for from, their runs, and what no other layout goes below.
+    layouts, chunks : whether these were varied.
+    tried : plans that were given others. left : others that no bound rules out.
     likely : whether only those that looked faster were tried.
     """
 
+    found: Found[Candidate]
     layouts: bool
     chunks: bool
-    plans: int
-    of: int
-    runs: int
-    bound: float | None
+    tried: int
     left: int
     likely: bool = False
 
@@ -169,9 +162,9 @@ class StagesSearched:
         return {
             "layouts": self.layouts,
             "chunks": self.chunks,
-            "plans": self.plans,
-            "plans_in_all": self.of,
+            "plans": self.tried,
+            "plans_in_all": self.found.plans,
             "plans_not_ruled_out": self.left,
-            "plans_run": self.runs,
-            "gap": gap_of(worth, self.bound),
+            "plans_run": self.found.runs,
+            "gap": gap_of(worth, self.found.bound),
         }

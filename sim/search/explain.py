@@ -12,13 +12,14 @@ import numpy as np
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
-from sim.search.candidate import ROUNDING, Candidate, ScheduleBest
+from sim.search.best_first import ROUNDING
+from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.confirm import run_best
-from sim.search.plans.layouts import CHOICES, FIELDS, SCHEDULES, completed_plan
-from sim.search.plans.space import Fields, agrees, check_value, has_fields
+from sim.search.infeasible import none_fits
+from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, SCHEDULES, completed_plan
+from sim.search.plans.space import NOT_KEPT, Fields, agrees, check_value, has_fields
 from sim.search.result import SearchResult, Selection
-from sim.search.room import none_fits
-from sim.search.schedules.by_schedule import best_under
+from sim.search.schedules.by_schedule import search_under
 from sim.specs import ParallelPlan, Scenario, build_scenario
 from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
@@ -45,8 +46,8 @@ MOST_RUNS = 40
 
 def best_of(result: SearchResult, named: Fields) -> tuple[Selection, Candidate | None]:
     """The plans with some fields, and the best of them by the exact engine; None where none fits."""
-    _, chosen, found = run_best(result, named, 1, MOST_RUNS)
-    return chosen, found.best[0] if found.best else None
+    here, found = run_best(result, named, 1, MOST_RUNS)
+    return here.select(named, 1), found.best[0] if found.best else None
 
 
 def loss_of(result: SearchResult, answer: Estimate) -> float:
@@ -113,7 +114,8 @@ def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> 
         tried: list[tuple[tuple[str, ...], Estimate]] = []
         for names in combinations(left, many):
             try:
-                answer = estimate(_with(here.scenario, goal.scenario, names))
+                changes = {name: new for name, (_, new) in _differing(here.scenario, goal.scenario, names).items()}
+                answer = estimate(here.scenario.replace(plan=here.scenario.plan.replace(**changes)))
             except FlopcastError:
                 continue
             if answer.largest.total <= limit:
@@ -122,12 +124,6 @@ def _next(here: Estimate, goal: Estimate, left: Sequence[str], limit: float) -> 
         if best is not None and best[1].step_time_s <= here.step_time_s * (1 + ROUNDING):
             return best
     return tuple(left), goal
-
-
-def _with(here: Scenario, goal: Scenario, names: Sequence[str]) -> Scenario:
-    """Some techniques of the goal on this scenario."""
-    changes = {field: new for field, (_, new) in _differing(here, goal, names).items()}
-    return here.replace(plan=here.plan.replace(**changes))
 
 
 def _differing(start: Scenario, goal: Scenario, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
@@ -155,9 +151,8 @@ def overlaps_off(answer: Estimate, least: float) -> dict[str, float]:
     least : Share of the step time from which on an overlap is named.
     """
     found, step_s = dict[str, float](), answer.step_time_s
-    data = parse_yaml(
-        scenario_yaml(answer.scenario), answer.scenario.name
-    )  # as a user would set it, since frameworks' rules depend on it
+    # As a user would set it, since frameworks' rules depend on it.
+    data = parse_yaml(scenario_yaml(answer.scenario), answer.scenario.name)
     for name in OVERLAPS:
         if not getattr(answer.scenario.stack, name):
             try:
@@ -191,6 +186,7 @@ class Why:
 
     ruled_out : the rule it breaks, or why it does not fit or is not in the search's space; None where it is ranked.
     answer : of the plan, or of the best with the fields, on the exact engine; None where there is none that can be run.
+    loss : of that against the best of all, as a share, by the objective.
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time; none where it is faster or has another number of GPUs.
     rank : of the best plan with fields among those that fit; None where it does not fit or is not priced.
@@ -201,6 +197,7 @@ class Why:
 
     ruled_out: str | None
     answer: Estimate | None = None
+    loss: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     rank: int | None = None
@@ -214,7 +211,13 @@ class Why:
         best, limit = result.best[0].answer, result.memory_limit_bytes
         slower = answer.step_time_s > best.step_time_s and answer.num_gpus == best.num_gpus
         way = steps_between(answer, best, limit) if steps and slower and answer.largest.total <= limit else ()
-        return cls(**{"ruled_out": None, **more}, answer=answer, losses=losses_by_cause(result, answer), steps=way)
+        loss, losses = loss_of(result, answer), losses_by_cause(result, answer)
+        return cls(**{"ruled_out": None, **more}, answer=answer, loss=loss, losses=losses, steps=way)
+
+    @classmethod
+    def of_best(cls, result: SearchResult, found: Candidate | None, none: str | None = None) -> Why:
+        """What the best of some plans loses, or why there is none."""
+        return cls(none) if found is None else cls.of(result, found.answer, steps=False)
 
 
 def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -> Why:
@@ -247,7 +250,7 @@ def rank_plan(result: SearchResult, scenario: Scenario, *, steps: bool = True) -
     return Why.of(result, answer, steps=steps, ruled_out=reason, among=_ranks(result, scenario, answer))
 
 
-def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
+def why_not(result: SearchResult, named: Mapping[str, Any], *, steps: bool = True) -> Why:
     """Compare the best plan with these fields with the best of all.
 
     Parameters
@@ -255,6 +258,8 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
     result : SearchResult
     named : mapping
         Fields of the plan, such as {"tp": 4, "pp": 8}; the others are free.
+    steps : bool
+        Also walk from it to the best plan.
 
     Raises
     ------
@@ -267,7 +272,7 @@ def why_not(result: SearchResult, named: Mapping[str, Any]) -> Why:
         return _why_unpriced(result, named)
     if found is None:
         return Why(none_fits(result, there))
-    return Why.of(result, found.answer, rank=result.rank_by_price(found))
+    return Why.of(result, found.answer, steps=steps, rank=result.rank_by_price(found))
 
 
 def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
@@ -307,8 +312,7 @@ def _run_better(result: SearchResult, fields: Fields, exact: float) -> int:
 def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     """Why a plan that can be run has no rank."""
     plan, sizes = scenario.plan, result.space.columns.num_gpus
-    broken = _cannot_run(result, scenario)
-    if broken:
+    if broken := _cannot_run(result, scenario):
         return broken
     for name, value in (*result.space.fixed.items(), *result.ways_fixed.items()):
         if not agrees(name, getattr(plan, name), value):
@@ -320,28 +324,17 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         )
     if not (sizes.min() <= plan.num_gpus <= sizes.max()):
         return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
-    experts = np.unique(result.space.columns.ep).tolist()
-    if plan.ep not in experts:
-        return (
-            f"it deals the experts over {plan.ep} GPUs, the search over {', '.join(map(str, experts))} (-s plan.ep=[…])"
-        )
     if plan.pipeline_layout:
         others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
         return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
-    if plan.microbatch_group not in (None, plan.pp):
-        return f"its groups of {plan.microbatch_group} micro-batches are not those of pp, and a search tries no others"
-    if scenario.flushes > 1:
-        return "it drains its pipeline several times a step, which takes longer than once; flopcast estimate prices it"
+    for name, value in result.kept_beside(plan).items():
+        if (own := getattr(plan, name)) != value:
+            remedy = NOT_KEPT.get(
+                name, f"the search keeps {value_words(value)}; -s plan.{name}={value_words(own)} sets it"
+            )
+            return f"it has plan.{name} = {value_words(own)}: {remedy}"
     if plan.optimizer_offload or plan.offloaded_layers:
         return "it keeps states in host memory; --room modules,block,offload tries that for plans that do not fit"
-    if not result.space.cuts_experts_as(plan):
-        searched = "whole" if plan.etp > 1 else "cut over the tensor-parallel group"
-        return f"its plan.etp is {plan.etp}, and the search keeps experts {searched}, as the scenario's plan does"
-    where = result.space.scenario.plan.placement
-    if plan.placement != where:
-        return f"its ranks are placed as {plan.placement}, the search's as {where}; -s plan.placement={plan.placement}"
-    if plan.uneven_layers:
-        return "it deals layers unevenly, which is not searched"
     if plan.recompute == "per_op":
         return "recompute per_op is searched only if the framework has it or the scenario's own plan uses it"
     if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
@@ -353,7 +346,9 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
             "its chunks hold different kinds of layers, which no formula prices. The most promising of such plans are "
             "run one by one, and ranked if among the best"
         )
-    return "it is outside the searched space (-s plan.cp=[…] and -s plan.ep=[…] name the degrees that are searched)"
+    searched = {name: values for name, values in result.values(NUMBERS).items() if getattr(plan, name) not in values}
+    words = [f"{name} {getattr(plan, name)} (searched: {', '.join(map(str, each))})" for name, each in searched.items()]
+    return f"it has {' and '.join(words)}" if words else "the search deals its layers otherwise"
 
 
 def _cannot_run(result: SearchResult, scenario: Scenario, named: Fields | None = None) -> str:
@@ -370,17 +365,18 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     """Why no priced plan has some fields: the rule that they break, or the best of the plans tried with them."""
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
-        searched = best_under(result, named["schedule"], rest)
+        searched, _ = search_under(result, named["schedule"], rest)
         if searched.best is not None:
             return Why.of(result, searched.best.answer, searched=searched)
-        if searched.plans:
+        if searched.found.plans:
             return Why(searched.reason, searched=searched)
     if blamed := _cannot_run(result, result.best[0].scenario, named):
         return Why(blamed)
     answers, reason = _tried(result, named)
     answer = min(answers, key=lambda each: each.step_time_s, default=None)
     reason = reason if answer is None else _cannot_run(result, answer.scenario)
-    return Why.of(result, answer, tried=len(answers)) if answer and not reason else Why(reason)
+    tried = len({each.scenario.plan for each in answers})
+    return Why.of(result, answer, tried=tried) if answer and not reason else Why(reason)
 
 
 FASTEST, LEANER = 6, 18
@@ -396,21 +392,21 @@ def _tried(result: SearchResult, named: Fields) -> tuple[list[Estimate], str]:
     chosen, front = result.select(shared, FASTEST), result.pareto(shared)
     spread = np.unique(np.linspace(0, len(front) - 1, min(LEANER, len(front))).round().astype(int))
     places = [*chosen.best.tolist(), *front[spread].tolist()] or [chosen.leanest]
-    answers, reasons = dict[ParallelPlan, Estimate](), list[str]()
+    answers, reasons = list[Estimate](), list[str]()
     for base in map(result.scenario_at, dict.fromkeys(place for place in places if place is not None)):
         try:
             plan = completed_plan(base.plan, base.model.num_layers, named)
-            answer = answers.get(plan) or estimate(base.replace(plan=plan)).require_fit()
+            answer = estimate(base.replace(plan=plan)).require_fit()
         except FlopcastError as error:
             # A mistake without the name of the record that found it.
             reasons.append(str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: "))
             continue
         if answer.largest.total <= result.memory_limit_bytes:
-            answers[plan] = answer
+            answers.append(answer)
         else:
             reasons.append(f"it needs {answer.largest.total / 1e9:.1f} GB, more than the memory limit")
     there = {name: value for name, value in named.items() if not result.select({name: value}, 1).priced}
     left = [f"{each} {', '.join(map(str, result.values([each])[each]))}" for each in there]
     rules = f"no plan has {' and '.join(f'{name} {value}' for name, value in (there or named).items())}"
     searched = f" (those searched have {' and '.join(left)})" if left else " at once"
-    return list(answers.values()), f"{rules}{searched}: {next(iter(reasons), 'no plan is like it')}"
+    return answers, f"{rules}{searched}: {next(iter(reasons), 'no plan is like it')}"

@@ -89,7 +89,7 @@ def layered_plans(
     degrees = [ep for ep in expert_degrees(scenario) if experts is None or ep in experts]
     shapes = _shapes(scenario, pipeline)
     categories = tuple(
-        Category(*each, offloaded_layers=offloaded_layers)
+        Category.of(scenario.plan, *each, offloaded_layers=offloaded_layers)
         for each in product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages)
     )
     columns = _rows(scenario, shapes, cuts, degrees, gpus)

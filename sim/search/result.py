@@ -16,7 +16,8 @@ import numpy as np
 from sim.arrays import Array, Bools, Ints
 from sim.notebook import NotebookDisplay
 from sim.search.assumed import assumptions_of
-from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, gap_of
+from sim.search.best_first import Found, gap_of
+from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, worth_of
 from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, ROOM, SCHEDULES, Category
 from sim.search.plans.space import Fields, Space, base_plan, has_fields, sharding_fields
 from sim.search.prices.formula import Priced
@@ -57,17 +58,15 @@ class SearchResult(NotebookDisplay):
     elapsed_s : of pricing and memory check, without the confirmations. [s]
     best : by the objective on the exact engine, of the closed form's best.
     top : how many of the best were asked for.
-    confirmed : plans that the exact engine ran.
-    bound : what the objective makes smallest, at least, of all plans that the exact engine did not run; None: it ran
-        all of them.
+    found : what the exact engine ran of the priced plans, and what none of the others goes below.
     schedules : the best plan of each schedule that was searched besides the priced ones, the best schedule first.
     stages : what was found of other layouts and groups of micro-batches; None where they were not looked for.
     risk : the ranking by a quantile that `best` has the order of; None: it has that of the expected step.
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
     plans_given_room : how many plans were checked that make room so.
-    room_floor : score that no plan with `room_fields` goes below for which room was not looked for.
     ways_fixed : fields of plans that say what runs again or lies on the host and are set, and not searched. The table
         has plans of other ways too, for which room may be made in these.
+    known : plans that the exact engine has run: the best, and those that questions add.
     """
 
     space: Space
@@ -79,28 +78,20 @@ class SearchResult(NotebookDisplay):
     elapsed_s: float
     best: tuple[Candidate, ...] = ()
     top: int = 10
-    confirmed: int = 0
-    bound: float | None = None
+    found: Found[Candidate] = field(default_factory=Found)
     schedules: tuple[ScheduleBest, ...] = ()
     stages: StagesSearched | None = None
     risk: Risk | None = None
     room: tuple[str, ...] = ()
     plans_given_room: int = 0
-    room_floor: float = np.inf
-    room_fields: Fields | None = None
     ways_fixed: Fields = field(default_factory=dict)
+    known: dict[ParallelPlan, Candidate] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: the fields hold every plan."""
         best = self.best[0].answer if self.best else None
         found = "no plan fits" if best is None else f"the best takes {show_time(best.step_time_s)} a step"
         return f"<SearchResult {self.space.scenario.name}: {self.plans_priced:,} plans, {found}>"
-
-    @cached_property
-    def known(self) -> dict[int, Candidate]:
-        """Plans that the exact engine has run, by place: the best, and those that questions add."""
-        places = [(self.place_of(each.scenario), each) for each in self.best]
-        return {place: each for place, each in places if place is not None}
 
     @cached_property
     def plans_feasible(self) -> int:
@@ -111,7 +102,7 @@ class SearchResult(NotebookDisplay):
     def plans_made_to_fit(self) -> int:
         """How many of these fit only since room was made for them, as far as that was looked for."""
         made = self.prices.category >= len(self.space.categories)
-        return int(np.count_nonzero(made[self.having(None, fitting=True)]))
+        return int(np.count_nonzero(made[self.having(fitting=True)]))
 
     @property
     def plans_per_s(self) -> float:
@@ -127,7 +118,7 @@ class SearchResult(NotebookDisplay):
         if not self.best:
             return None
         fastest = self.best[0] if self.risk is None else self.risk.fastest
-        return gap_of(fastest.worth(self.objective), self.bound)
+        return gap_of(fastest.worth(self.objective), self.found.bound)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -145,12 +136,10 @@ class SearchResult(NotebookDisplay):
 
     def score_of(self, priced: Priced) -> Array:
         """What the objective makes smallest, of plans that need not be in the table."""
-        if self.objective == "memory_headroom":
-            return priced.memory_bytes
-        seconds: Array = np.round(priced.step_time_s, 9)
-        return seconds * self.space.gpus_of(priced.row) if self.objective == "cost" else seconds
+        gpus, seconds = self.space.gpus_of(priced.row), np.round(priced.step_time_s, 9)
+        return np.asarray(worth_of(self.objective, seconds, priced.memory_bytes, gpus))
 
-    def having(self, fields: Fields | None, fitting: bool = False) -> Ints:
+    def having(self, fields: Fields | None = None, fitting: bool = False) -> Ints:
         """Places of the plans that have some fields, and fit in memory if only those are asked for."""
         rows, categories = self.masks(fields or {})
         found = rows[self.prices.row] & categories[self.prices.category]
@@ -174,28 +163,20 @@ class SearchResult(NotebookDisplay):
         leanest = int(which[self.prices.memory_bytes[which].argmin()]) if len(which) else None
         return Selection(len(which), fit, int(better), best, leanest)
 
-    def values(self, names: Sequence[str], fields: Fields | None = None, fitting: bool = False) -> dict[str, list[Any]]:
-        """Which values fields of the plans with some fields have, each in order.
+    def values(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Which values fields of the plans have, each in order.
 
         names : of FIELDS, or num_gpus.
-        fitting : only of plans that fit in memory.
         """
-        rows, numbers = (
-            np.unique(each[self.having(fields, fitting)]) for each in (self.prices.row, self.prices.category)
-        )
-        there = [self.categories[number] for number in numbers.tolist()]
-        found: dict[str, list[Any]] = {}
+        places, found = self.having(), dict[str, list[Any]]()
+        rows, numbers = (np.unique(each[places]) for each in (self.prices.row, self.prices.category))
         for name in names:
             if name in (*CHOICES, *ROOM):
-                found[name] = sorted({self.space.value_of(each, name) for each in there})
+                found[name] = sorted({getattr(self.categories[number], name) for number in numbers.tolist()})
             else:
                 values = np.unique(getattr(self.space.columns, name)[rows]).tolist()
                 found[name] = [SCHEDULES[each] for each in values] if name == "schedule" else values
         return found
-
-    def ranking(self, most: int | None = None) -> Ints:
-        """Places of the plans that fit, best first, at most so many; of equals the one that needs least memory."""
-        return self.select({}, most).best
 
     def worth_of(self, scenario: Scenario) -> float | None:
         """Score of one plan; None where it was not priced or does not fit."""
@@ -213,16 +194,16 @@ class SearchResult(NotebookDisplay):
         row, category = int(self.prices.row[place]), int(self.prices.category[place])
         return self.space.scenario_of(row, self.categories[category])
 
-    def scenarios_at(self, places: Array) -> list[Scenario]:
-        """The plans at some places."""
-        return [self.scenario_at(place) for place in places.tolist()]
+    def kept_beside(self, plan: ParallelPlan) -> dict[str, Any]:
+        """Fields that a search does not vary, as it keeps them of the scenario's plan where ZeRO shards so."""
+        own = self.space.scenario
+        kept = {**dict(base_plan(own)), **sharding_fields(plan.zero_stage, own.plan)}
+        return {name: kept[name] for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")}
 
     def place_of(self, scenario: Scenario) -> int | None:
         """The place of a plan; None if it was not priced."""
-        plan, own = scenario.plan, self.space.scenario
-        kept = {**dict(base_plan(own)), **sharding_fields(plan.zero_stage, own.plan)}
-        others = {name: kept[name] for name in ParallelPlan.model_fields if name not in (*FIELDS, "uneven_layers")}
-        if not has_fields(plan, others) or not self.space.cuts_experts_as(plan):
+        plan = scenario.plan
+        if not has_fields(plan, self.kept_beside(plan)) or not self.space.cuts_experts_as(plan):
             return None
         if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
             plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
@@ -239,10 +220,9 @@ class SearchResult(NotebookDisplay):
         fits = self.fits
         order = np.lexsort((self.prices.memory_bytes, self.score(), ~fits))
         some, columns = self.prices.take(order), self.space.columns
-        varied = [name for name in ROOM if len({self.space.value_of(each, name) for each in self.categories}) > 1]
+        varied = [name for name in ROOM if len({getattr(each, name) for each in self.categories}) > 1]
         words = {
-            name: np.array([_word(self.space.value_of(each, name)) for each in self.categories])
-            for name in (*CHOICES, *varied)
+            name: np.array([_word(getattr(each, name)) for each in self.categories]) for name in (*CHOICES, *varied)
         }
         return pd.DataFrame(
             {
@@ -262,8 +242,8 @@ class SearchResult(NotebookDisplay):
 
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
-        gpus = found.answer.num_gpus if self.objective == "cost" else 1
-        score = found.memory_bytes if self.objective == "memory_headroom" else round(found.priced_step_time_s, 9) * gpus
+        seconds, gpus = round(found.priced_step_time_s, 9), found.answer.num_gpus
+        score = worth_of(self.objective, seconds, found.memory_bytes, gpus)
         return self.select({}, 1, score).better + 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -278,7 +258,7 @@ class SearchResult(NotebookDisplay):
             "room": list(self.room),
             "elapsed_s": self.elapsed_s,
             "plans_per_s": self.plans_per_s,
-            "confirmed": self.confirmed,
+            "confirmed": self.found.runs,
             "gap": self.gap,
             "memory_limit_bytes": self.memory_limit_bytes,
             "assumptions": list(self.assumptions),

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from sim.errors import SpecError
-from sim.search.candidate import Candidate, gap_of
+from sim.search.best_first import gap_of
+from sim.search.candidate import Candidate
 from sim.search.result import SearchResult
 from sim.uncertainty import PARTS, doubt_of, least_quantile_factor, quantile_factor, shipped_spreads
 

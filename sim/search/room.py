@@ -9,11 +9,9 @@ the fastest.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
-from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -22,51 +20,43 @@ from sim.arrays import Array, Bools, Ints, PlanFloats
 from sim.costs.block import BACKWARD, FORWARD
 from sim.errors import SpecError, nearest
 from sim.pricing.deal import put_together
-from sim.search.plans.layouts import ROOM, Category, expert_degrees
-from sim.search.plans.space import Fields, Progress, Space, agrees, has_fields
+from sim.search.plans.layouts import ROOM, Category
+from sim.search.plans.space import Fields, Space, agrees, has_fields
 from sim.search.prices.formula import Priced, Rows, join
-from sim.search.result import SearchResult, Selection
+from sim.search.result import SearchResult
 from sim.specs import Scenario
-from sim.units import show
 from sim.work.layers import FIRST_KIND
 from sim.work.recompute import module_sets, own_modules
 
 
 class ChosenRows:
-    """Rows of a space, with or without sequence parallelism, priced in one of several ways each.
+    """Some plans of a space, each with its own row, sequence parallelism and ZeRO stage, in one of several ways.
 
-    rows, category : of the space.
+    rows : of the space.
     ways : what of them runs again or is kept in host memory. The first does nothing.
     """
 
-    def __init__(self, space: Space, rows: Ints, category: Ints, ways: Sequence[Category]) -> None:
-        self.space, self.rows, self.ways = space, rows, tuple(ways)
+    def __init__(self, space: Space, some: Priced, ways: Sequence[Category]) -> None:
+        self.space, self.rows, self.ways = space, some.row, tuple(ways)
         flag, self._zero = (
-            np.array([int(getattr(each, name)) for each in space.categories])[category]
+            np.array([int(getattr(each, name)) for each in space.categories])[some.category]
             for name in ("sequence_parallel", "zero_stage")
         )
         whole = replace(self.ways[0], recompute="full")  # for blocks of layers
-        self._priced, again = Rows.of(space, rows, flag, (*self.ways, whole))
+        self._priced, again = Rows.of(space, some.row, flag, (*self.ways, whole))
         self._again_of = again[:-1]
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
         self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
 
-    @cached_property
-    def dominates(self) -> Bools:
-        """(ways, ways): whether the first, where it fits, makes the second pointless."""
-        kinds = list(dict.fromkeys(way.runs_again for way in self.ways))
-        within = np.array([[one <= other for other in kinds] for one in kinds])
-        kind = np.array([kinds.index(way.runs_again) for way in self.ways])
-        share, layers = self._shares[self._share_of], np.array([way.offloaded_layers for way in self.ways])
-        less = (share[:, np.newaxis] <= share) & (layers[:, np.newaxis] <= layers)
-        # What runs again is not copied, and hides copies: that may pay where there are some.
-        found = less & (within[np.ix_(kind, kind)] & (layers == 0)[:, np.newaxis] | (kind[:, np.newaxis] == kind))
-        np.fill_diagonal(found, False)
-        return np.asarray(found)
+    def take(self, which: slice) -> ChosenRows:
+        """Some of the rows."""
+        part = copy(self)
+        part.rows, part._zero, part._priced = self.rows[which], self._zero[which], self._priced.take(which)
+        return part
 
-    def memory_bytes(self, places: Ints) -> PlanFloats:
-        """Peak memory of some rows in every way to make room; array (ways, rows).  [bytes]"""
-        nbytes = self._priced.take(places).memory_bytes(self._zero[places], self._shares[:, np.newaxis, np.newaxis])
+    def memory_bytes(self) -> PlanFloats:
+        """Peak memory of the rows in every way to make room; array (ways, rows).  [bytes]"""
+        nbytes = self._priced.memory_bytes(self._zero, self._shares[:, np.newaxis, np.newaxis])
         return np.asarray(nbytes[self._share_of, self._again_of])
 
     def step_times(self, places: Ints, ways: Ints) -> PlanFloats:
@@ -79,10 +69,10 @@ class ChosenRows:
             found[here] = rows.step_times(self._zero[some], float(self._shares[number]))[0, 0]
         return found
 
-    def rank_work(self, places: Ints) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
+    def rank_work(self) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
         """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
         the largest share of a block that is its forward. [s, s, -]"""
-        rows = self._priced.take(places, np.zeros((1, len(places)), dtype=np.int64))
+        rows = self._priced.take(slice(None), np.zeros((1, len(self.rows)), dtype=np.int64))
         batch, pp, more = rows.batch, rows.columns.pp, rows.columns.num_chunks - 1
         forward, backward = (table[:, 0, batch.way, batch.cell] for table in rows.prices.total_s[:2])
         both, between = forward + backward, np.maximum(pp - 2, 0)
@@ -105,10 +95,7 @@ class ChosenRows:
         return np.asarray(whole / pp), busiest, np.asarray(share)
 
     def blocks(
-        self,
-        places: Ints,
-        limit_bytes: float,
-        allowed: Callable[[Ints, Ints], Bools] = lambda places, layers: np.ones(len(places), dtype=bool),
+        self, limit_bytes: float, allowed: Callable[[Ints, Ints], Bools]
     ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
         """The fewest layers of every virtual stage that make rows fit when they run again, whole, and the others not.
 
@@ -136,26 +123,17 @@ class ChosenRows:
             return np.asarray(priced(chosen, number).memory_bytes(self._zero[chosen])[0, 0])
 
         most = -(-model.num_layers // stages) - 1  # one less than all
-        able = places[most[places] >= 1]
-        if not len(able):
-            return able, able, np.empty(0), np.empty(0)
-        # Memory is a convex function of the layers, so that a chord lies above it: the layers it gives are enough.
-        one, last = needed(able, np.ones_like(able)), needed(able, most[able])
-        slope = (one - last) / np.maximum(most[able] - 1, 1)
-        more = np.ceil((one - limit_bytes) / np.maximum(slope, 1.0) - 1e-9)
-        number = 1 + np.clip(more, 0, most[able] - 1).astype(np.int64)
-        able, number = able[last <= limit_bytes], number[last <= limit_bytes]
-        fewer = np.flatnonzero(number > 1)
-        while len(fewer):
-            fewer = fewer[needed(able[fewer], number[fewer] - 1) <= limit_bytes]
-            number[fewer] -= 1
-            fewer = fewer[number[fewer] > 1]
-        refused = np.flatnonzero(~allowed(able, number))
-        while len(refused):
-            number[refused] += 1
-            refused = refused[number[refused] <= most[able[refused]]]
-            refused = refused[~allowed(able[refused], number[refused])]
-        able, number = able[number <= most[able]], number[number <= most[able]]
+        able = np.flatnonzero(most >= 1)
+        able = able[needed(able, most[able]) <= limit_bytes] if len(able) else able
+        # Memory is a convex function of the layers: from the fewest that are enough on, all numbers are.
+        number, enough = np.ones_like(able), most[able]
+        while (number < enough).any():
+            middle = (number + enough) // 2
+            fits = needed(able, middle) <= limit_bytes
+            number, enough = np.where(fits, number, middle + 1), np.where(fits, middle, enough)
+        while (refused := ~allowed(able, number)).any():
+            number = number + refused
+            able, number = able[number <= most[able]], number[number <= most[able]]
         if not len(able):
             return able, able, np.empty(0), np.empty(0)
         rows = priced(able, number)
@@ -169,13 +147,6 @@ OPTIMIZER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the optimizer's state in host memory that are tried."""
 LAYER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the layers whose activations wait in host memory that are tried."""
-FIRST_LOOK, MOST_AT_ONCE = 256, 2048
-"""Plans that are looked at together: few at first, as the best of them rule others out."""
-SLACK = 0.002
-"""Room is made for plans that may be slower than the best few by so much: they may take longer than their price."""
-AT_ONCE = 20_000
-"""Plans whose cells are priced together."""
-
 _Made = tuple[Category, int, float, float]
 """A plan for which room was made, in the fastest way: category, row, step time [s] and memory [bytes]."""
 
@@ -191,85 +162,63 @@ def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ways))
 
 
-def make_room(
-    result: SearchResult,
-    few: int,
-    fields: Fields | None = None,
-    ceiling: float | None = None,
-    progress: Progress | None = None,
-) -> SearchResult:
-    """The result with plans that fit only once room is made, if they may be among the best few with some fields.
+def dominates(ways: Sequence[Category]) -> Bools:
+    """(ways, ways): whether the first, where it fits, makes the second pointless."""
+    kinds = list(dict.fromkeys(way.runs_again for way in ways))
+    within = np.array([[one <= other for other in kinds] for one in kinds])
+    kind = np.array([kinds.index(way.runs_again) for way in ways])
+    share, layers = np.array([(way.optimizer_offload, way.offloaded_layers) for way in ways]).T
+    less = (share[:, np.newaxis] <= share) & (layers[:, np.newaxis] <= layers)
+    # What runs again is not copied, and hides copies: that may pay where there are some.
+    found = less & (within[np.ix_(kind, kind)] & (layers == 0)[:, np.newaxis] | (kind[:, np.newaxis] == kind))
+    np.fill_diagonal(found, False)
+    return np.asarray(found)
 
-    ceiling : score from which on nothing is looked for. Default: that of the last of the best few, whatever is found.
-    progress : called with (plans looked at, all that may be).
+
+AT_ONCE = 20_000
+"""Plans whose cells are priced together."""
+
+
+class Room:
+    """Plans of a result with some fields that do not fit, the fastest first, and the ways in which they might.
+
+    score : what none of their ways goes below, in order.
+    ways_of_each : how many ways are looked at.
     """
-    begun = time.perf_counter()
-    looked = result.room_floor if fields == result.room_fields and ceiling is not None else -np.inf
-    wanted = {**result.ways_fixed, **(fields or {})}
-    found, tried, floor = _look(replace(result, ways_fixed={}), few, wanted, looked, ceiling, progress)
-    return replace(
-        _with(result, found),
-        elapsed_s=result.elapsed_s + time.perf_counter() - begun,
-        plans_given_room=result.plans_given_room + tried,
-        room_floor=floor,
-        room_fields=fields,
-    )
 
+    def __init__(self, result: SearchResult, fields: Fields) -> None:
+        self._plans, wanted = replace(result, ways_fixed={}), {**result.ways_fixed, **fields}
+        scenario, room = result.space.scenario, () if result.objective == "memory_headroom" else result.room
+        self._ways = _ways(scenario, room, wanted)
+        # Of a block of layers modules are none.
+        whole: Fields = {"recompute": "full", "recompute_method": "block", "recompute_modules": (),
+                         "optimizer_offload": 0.0, "offloaded_layers": 0}  # fmt: skip
+        self._block = "block" in room and not scenario.stack.cuda_graph_scope and has_fields(whole, wanted)
+        self.ways_of_each, self._dominates = len(self._ways) + self._block, dominates(self._ways)
+        here = _too_large(self._plans, wanted) if room and self.ways_of_each > 1 else np.empty(0, dtype=np.int64)
+        score = result.score(here)
+        order = np.argsort(score, kind="stable")
+        self.score, self._some = score[order], result.prices.take(here[order])
+        self._chosen: ChosenRows | None = None
+        self._begin = 0
 
-def _look(
-    plans: SearchResult, few: int, fields: Fields, floor: float, ceiling: float | None, progress: Progress | None
-) -> tuple[list[_Made], int, float]:
-    """Plans for which room was made; of how many plans memory was checked; and the score that none goes below for which
-    room was not looked for, infinite: there is none.
+    def make(self, first: int, last: int, end: int) -> list[_Made]:
+        """Some of the plans, from where the last ended, each in the fastest way in which it fits.
 
-    floor : score up to which room was looked for already.
-    """
-    ways, able = plans.room, _ways(plans.space.scenario, plans.room, fields)
-    block = "block" in ways and not plans.space.scenario.stack.cuda_graph_scope
-    # Of a block of layers modules are none.
-    whole = {"recompute": "full", "recompute_method": "block", "recompute_modules": ()}
-    block = block and has_fields({**whole, "optimizer_offload": 0.0, "offloaded_layers": 0}, fields)
-    found = list[_Made]()
-    if not ways or plans.objective == "memory_headroom" or not (len(able) > 1 or block):
-        return found, 0, np.inf
-    best = plans.score(plans.select(fields, few).best)
-
-    def last_of_few() -> float:
-        if ceiling is not None:
-            return ceiling
-        return float(np.sort(best)[few - 1]) * (1 + SLACK) if len(best) >= few else np.inf
-
-    score, row, category = _too_large(plans, fields, floor, last_of_few())
-    tried, begin = 0, 0
-    while begin < len(row):
-        end = min(begin + AT_ONCE, len(row))
-        chosen = ChosenRows(plans.space, row[begin:end], category[begin:end], able)
-        first, size = begin, FIRST_LOOK
-        while first < end:
-            last = min(first + size, end, int(np.searchsorted(score, last_of_few())))
-            if last <= first:
-                break
-            here = np.arange(first, last)
-            new = _fitting(plans, chosen, here - begin, category[here], block)
-            tried += (len(able) + block) * len(here)
-            if progress is not None:
-                progress(last, len(row))
-            if new:
-                numbers = [np.array(column) for column in list(zip(*new, strict=True))[1:]]
-                best = np.concatenate([best, plans.score_of(Priced(numbers[0], *numbers))])
-            found += new
-            first, size = last, min(2 * size, MOST_AT_ONCE)
-        if first < end:
-            return found, tried, float(score[first])
-        begin = end
-    return found, tried, last_of_few()
+        end : of the plans that may be asked for next; those are priced together.
+        """
+        if self._chosen is None or last > self._begin + len(self._chosen.rows):
+            some = self._some.take(slice(first, min(end, first + AT_ONCE)))
+            self._begin, self._chosen = first, ChosenRows(self._plans.space, some, self._ways)
+        chosen = self._chosen.take(slice(first - self._begin, last - self._begin))
+        return _fitting(self._plans, chosen, self._some.category[first:last], self._dominates, self._block)
 
 
 def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
     """All ways but blocks, as categories whose other choices do not count; the first of them does nothing."""
     nothing, own = Category("none", False, 0), own_modules(scenario.plan)
     sets = [own, *(module_sets(scenario.model, scenario.stack) if "modules" in ways else ())]
-    kinds = [nothing, *(replace(nothing, recompute="selective", modules=each) for each in sets)]
+    kinds = [nothing, *(replace(nothing, recompute="selective", recompute_modules=each) for each in sets)]
     if not scenario.stack.cuda_graph_scope:
         kinds.append(replace(nothing, recompute="full"))
     hosts = product(*_hosts(scenario)) if "offload" in ways else [(0.0, 0)]
@@ -278,7 +227,7 @@ def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Categ
         for kind, (share, layers) in product(kinds, list(hosts))
     ]
     named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
-    chosen = [each for each in dict.fromkeys(found) if has_fields(each.fields(scenario.plan), named)]
+    chosen = [each for each in dict.fromkeys(found) if has_fields(each.fields, named)]
     return [nothing, *(each for each in chosen if each != nothing)]
 
 
@@ -293,8 +242,8 @@ def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return OPTIMIZER_SHARES if updates else (0.0,), layers
 
 
-def _too_large(plans: SearchResult, fields: Fields, floor: float, ceiling: float) -> tuple[Array, Ints, Ints]:
-    """(score, row, category) of plans without recomputation that do not fit, the fastest first.
+def _too_large(plans: SearchResult, fields: Fields) -> Ints:
+    """Places of plans without recomputation that do not fit.
 
     Of all of them where the fields say what is recomputed or in host memory, or that something is recomputed.
     """
@@ -304,28 +253,28 @@ def _too_large(plans: SearchResult, fields: Fields, floor: float, ceiling: float
     rows, categories = plans.masks(free)
     plain = np.array([each.recompute == "none" for each in plans.categories]) & categories
     plain[len(plans.space.categories) :] = False
-    here = np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
-    score = plans.score(here)
-    within = (score >= floor) & (score < ceiling)
-    order = np.argsort(score[within], kind="stable")
-    some = plans.prices.take(here[within][order])
-    return score[within][order], some.row, some.category
+    return np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
 
 
-def _fitting(plans: SearchResult, chosen: ChosenRows, places: Ints, category: Ints, block: bool) -> list[_Made]:
+def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, dominating: Bools, block: bool) -> list[_Made]:
     """The fastest way in which each of some rows fits, if the space does not have it already."""
-    categories, scenario, limit = plans.space.categories, plans.space.scenario, plans.memory_limit_bytes
+    categories, limit = plans.space.categories, plans.memory_limit_bytes
     found, known = list[_Made](), set(categories)
-    nbytes = chosen.memory_bytes(places)
-    fits = _allowed(plans, chosen, places, category, nbytes <= limit)
+    nbytes = chosen.memory_bytes()
+    fits = _allowed(plans, chosen, category, nbytes <= limit)
     fits[0] = False  # of what does nothing it is known
-    pointless = chosen.dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
+    pointless = dominating.T.astype(np.float32) @ fits.astype(np.float32) > 0
     way, place = np.nonzero(fits & ~pointless)
-    seconds, needed = chosen.step_times(places[place], way), nbytes[way, place]
+    seconds, needed = chosen.step_times(place, way), nbytes[way, place]
     layers = np.zeros(len(way), dtype=np.int64)
     if block:
-        rows, number, *of_block = chosen.blocks(places, limit, partial(_block_allowed, plans, chosen))
-        place = np.concatenate([place, np.searchsorted(places, rows)])
+        layers_again = _category(categories[0], chosen.ways[0], 1)
+
+        def allowed(places: Ints, number: Ints) -> Bools:
+            return plans.space.keeps_room(layers_again, chosen.rows[places], recompute_num_layers=number)
+
+        rows, number, *of_block = chosen.blocks(limit, allowed)
+        place = np.concatenate([place, rows])
         way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
         seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
     order = np.lexsort((needed, np.round(seconds, 12), place))
@@ -333,41 +282,30 @@ def _fitting(plans: SearchResult, chosen: ChosenRows, places: Ints, category: In
     for each, one, blocks, *numbers in zip(
         *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
     ):
-        made = _category(scenario, categories[category[each]], chosen.ways[one], blocks)
-        found += [] if made in known else [(made, int(chosen.rows[places[each]]), numbers[0], numbers[1])]
+        made = _category(categories[category[each]], chosen.ways[one], blocks)
+        found += [] if made in known else [(made, int(chosen.rows[each]), numbers[0], numbers[1])]
     return found
 
 
-def _allowed(plans: SearchResult, chosen: ChosenRows, here: Ints, base: Ints, fits: Bools) -> Bools:
+def _allowed(plans: SearchResult, chosen: ChosenRows, base: Ints, fits: Bools) -> Bools:
     """Which ways the framework's rules leave to some rows, each of a category, of those that fit; (ways, rows)."""
     found = np.zeros_like(fits)
     for number in np.unique(base).tolist():
         for place in np.flatnonzero(fits[:, base == number].any(axis=1)).tolist():
             some = np.flatnonzero((base == number) & fits[place])
-            made = _category(plans.space.scenario, plans.space.categories[number], chosen.ways[place], 0)
-            found[place, some] = plans.space.keeps_room(made, chosen.rows[here[some]])
+            made = _category(plans.space.categories[number], chosen.ways[place])
+            found[place, some] = plans.space.keeps_room(made, chosen.rows[some])
     return found
 
 
-def _block_allowed(plans: SearchResult, chosen: ChosenRows, here: Ints, layers: Ints) -> Bools:
-    """Whether the framework's rules let rows recompute so many layers of every stage."""
-    block = replace(plans.space.categories[0], recompute="full", block_layers=1)
-    return plans.space.keeps_room(block, chosen.rows[here], recompute_num_layers=layers)
-
-
-def _category(scenario: Scenario, base: Category, way: Category, block_layers: int) -> Category:
+def _category(base: Category, way: Category, block_layers: int = 0) -> Category:
+    """A category that makes room in a way, or by so many layers of every virtual stage that run again, if any do."""
     if block_layers:
-        return replace(base, recompute="full", block_layers=block_layers)
-    own = way.modules == own_modules(scenario.plan)
-    return replace(
-        way,
-        modules=() if own else way.modules,
-        sequence_parallel=base.sequence_parallel,
-        zero_stage=base.zero_stage,
-    )
+        way = replace(way, recompute="full", recompute_method="block", recompute_num_layers=block_layers)
+    return replace(way, sequence_parallel=base.sequence_parallel, zero_stage=base.zero_stage)
 
 
-def _with(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
+def with_room(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
     """Return the table with new rows appended, each plan once."""
     numbers = {each: number for number, each in enumerate(plans.categories)}
     given = plans.prices.take(np.flatnonzero(plans.prices.category >= len(plans.space.categories)))
@@ -383,71 +321,3 @@ def _with(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     new = Priced(columns[0].astype(np.int16), columns[1].astype(np.int32), *columns[2:])
     return replace(plans, prices=join([plans.prices, new]), categories=tuple(numbers))
-
-
-def none_fits(result: SearchResult, selection: Selection) -> str:
-    """The sentence that none of some plans fits in memory, and what the leanest of them needs."""
-    assert selection.leanest is not None
-    needed = result.prices.memory_bytes[selection.leanest]
-    plan = result.scenario_at(selection.leanest).plan
-    experts = f"ep {plan.ep}, " if result.space.scenario.model.num_experts else ""
-    return (
-        f"none of the {selection.priced:,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the leanest "
-        f"needs {show(needed, 'B')} (recompute {plan.recompute}, ZeRO {plan.zero_stage}, dp {plan.dp}, {experts}"
-        f"micro-batch {plan.microbatch_size})"
-    )
-
-
-def nothing_fits(result: SearchResult) -> str:
-    """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
-    everything = result.select({}, 1)
-    if everything.leanest is None:
-        fixed = " and ".join(f"plan.{name} = {value}" for name, value in result.ways_fixed.items())
-        return f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
-    lowest = result.prices.memory_bytes[everything.leanest]
-    plan, scenario = result.scenario_at(everything.leanest).plan, result.space.scenario
-    gpu = scenario.cluster.gpu
-    limited = result.memory_limit_bytes < gpu.usable_bytes
-    named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
-    raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
-    remedy = raised if limited and lowest < gpu.usable_bytes else ""
-    experts, dealt = "", ""
-    if scenario.model.num_experts:
-        experts = f", ep {plan.ep}"
-        wider = _wider_degrees(result.space)
-        if wider:
-            dealt = (
-                f"deal the {scenario.model.num_experts} experts over more GPUs (-s "
-                f"plan.ep=[{','.join(map(str, wider))}]; without it all degrees are searched), "
-            )
-    return (
-        f"none of {result.plans_priced:,} plans fits: memory rules them all out. The leanest needs "
-        f"{show(lowest, 'B')}, {named} is {show(result.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
-        f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-        f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{_hosted(result)}"
-        "use more GPUs (--gpus) or GPUs with more memory"
-    )
-
-
-def _hosted(result: SearchResult) -> str:
-    """The sentence that some plan fits only with states in host memory; empty if none does."""
-    if "offload" in result.room:
-        return ""
-    able = make_room(replace(result, room=(*result.room, "offload")), few=1)
-    places = able.ranking(1)
-    if not len(places):
-        return ""
-    plan = able.scenario_at(int(places[0])).plan
-    kept = [f"{plan.optimizer_offload:.0%} of the optimizer's state"] if plan.optimizer_offload else []
-    kept += [f"activations of {plan.offloaded_layers} layers"] if plan.offloaded_layers else []
-    return (
-        f"with {' and '.join(kept)} in host memory one fits (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}): search "
-        f"with --room {','.join(able.room)}, or "
-    )
-
-
-def _wider_degrees(space: Space, few: int = 4) -> list[int]:
-    """The next larger numbers of GPUs to deal experts over, at most all that hold the same layers."""
-    tp, cp, _, dp, ep = space.layouts.T
-    most, widest = int((tp * cp * dp).max()), int(ep.max())
-    return [each for each in expert_degrees(space.scenario) if widest < each <= most][:few]

@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES
 from sim.search.confirm import MOST_RUNS, run_best
+from sim.search.infeasible import nothing_fits
 from sim.search.plans.layouts import context_degrees
 from sim.search.plans.space import Progress, build_space, has_layouts, split_fixed, values_of
 from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
-from sim.search.room import DEFAULT, check_ways, nothing_fits
+from sim.search.room import DEFAULT, check_ways
 from sim.search.stages import search_stages
 from sim.specs import Scenario
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
@@ -95,65 +94,59 @@ def search(
         Unknown objective or framework, or a field in `fixed` that is no field of plans or that a search cannot keep.
     """
     scenario = as_scenario(scenario)
-    if objective not in OBJECTIVES:
-        raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
-    room = check_ways(room)
+    room, between = check_ways(room), _size(scenario, gpus)
+    _check(objective, bool(layouts), top=top, confirm=confirm)
     rules, runs_on = _rules(scenario, any_framework, export_to)
     in_space, ways_fixed = split_fixed(fixed or {})
-    unasked = layouts is None
-    if layouts is None:
-        layouts = objective != "memory_headroom" and has_layouts(scenario, rules, in_space)
-    if objective == "memory_headroom" and layouts:
-        raise SpecError(
-            "--layouts looks for time, not for --objective memory_headroom; leave it out, or ask for step_time, days "
-            "or cost"
-        )
-    for name, number in (("top", top), ("confirm", confirm)):
-        if number < 1:
-            raise SpecError(f"{name} = {number} must be at least 1")
-    own_size = scenario.cluster.num_gpus if scenario.is_open else scenario.plan.num_gpus
-    fewest, most = gpus or (own_size, own_size)
-    if fewest > most or fewest < 1:
-        raise SpecError(
-            f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
-        )
     limit = scenario.cluster.gpu.usable_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
     own = scenario.plan.cp, *values_of(in_space, "cp")
     context = context or context_degrees(scenario.training.sequence_length, *own)
     space = build_space(
-        scenario,
-        (fewest, most),
-        context=context,
-        experts=experts,
-        rules=rules,
-        runs_on=runs_on,
-        fixed=in_space,
+        scenario, between, context=context, experts=experts, rules=rules, runs_on=runs_on, fixed=in_space
     )
     prices = price_space(space, progress)
+    took, size = time.perf_counter() - begun, len(prices)
     result = SearchResult(
-        space,
-        objective,
-        limit,
-        space.categories,
-        prices,
-        len(prices),
-        time.perf_counter() - begun,
-        top=top,
-        room=room,
-        ways_fixed=ways_fixed,
+        space, objective, limit, space.categories, prices, size, took, top=top, room=room, ways_fixed=ways_fixed
     )
-    result, _, found = run_best(result, {}, top, max(top, confirm), progress)
-    if not found.ran:
-        if require_fit:
-            raise InfeasiblePlan(nothing_fits(result))
+    result, found = run_best(result, {}, top, max(top, confirm), progress)
+    if not found.ran and require_fit:
+        raise InfeasiblePlan(nothing_fits(result))
+    best = found.best[:top]
+    known = {each.scenario.plan: each for each in best}
+    result = replace(result, best=best, known=known, found=found.with_best())
+    unasked = layouts is None
+    if not best or objective == "memory_headroom" or (unasked and not (space.columns.pp > 1).any()):
         return result
-    bound = min(result.room_floor, found.bound)
-    result = replace(result, best=found.best[:top], confirmed=found.runs, bound=None if bound == np.inf else bound)
-    if objective == "memory_headroom" or (unasked and not (space.columns.pp > 1).any()):
-        return result
-    return search_stages(result, layouts=layouts, likely=unasked)
+    dealt = has_layouts(scenario, rules, in_space) if layouts is None else layouts
+    return search_stages(result, layouts=dealt, likely=unasked)
+
+
+def _size(scenario: Scenario, gpus: tuple[int, int] | None) -> tuple[int, int]:
+    """Fewest and most GPUs: those asked for, else as many as the scenario's plan has, or its cluster without a plan."""
+    own = scenario.cluster.num_gpus if scenario.is_open else scenario.plan.num_gpus
+    fewest, most = gpus or (own, own)
+    if fewest > most or fewest < 1:
+        raise SpecError(
+            f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
+        )
+    return fewest, most
+
+
+def _check(objective: str, layouts: bool, **numbers: int) -> None:
+    """Refuse what no search can look for."""
+    if objective not in OBJECTIVES:
+        raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
+    if objective == "memory_headroom" and layouts:
+        raise SpecError(
+            "--layouts looks for time, not for --objective memory_headroom; leave it out, or ask for step_time, days "
+            "or cost"
+        )
+    for name, number in numbers.items():
+        if number < 1:
+            raise SpecError(f"{name} = {number} must be at least 1")
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:

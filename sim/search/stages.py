@@ -14,7 +14,7 @@ places are tried. What no cut goes below says how far it may be from the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -25,8 +25,8 @@ from sim.arrays import Array, FloatArray, Floats, Ints, distinct
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
+from sim.search.best_first import Found, best_first, gap_of, in_order
 from sim.search.candidate import Candidate, StagesSearched
-from sim.search.confirm import Found
 from sim.search.plans.layouts import NUMBERS, SCHEDULES, unlike_chunks
 from sim.search.plans.space import has_fields, values_of
 from sim.search.prices.formula import Priced
@@ -55,7 +55,7 @@ class LayoutFound:
     @property
     def gap(self) -> float:
         """Largest share by which another layout could be faster."""
-        return max(0.0, 1.0 - self.bound_s / self.answer.step_time_s)
+        return gap_of(self.answer.step_time_s, self.bound_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -179,31 +179,22 @@ def _bound(scenario: Scenario, seconds: FloatArray, ends: tuple[int, ...]) -> fl
 
 def layout_text(stages: Sequence[str]) -> str:
     """The letters of stages as one layout, repetitions written as their number."""
-    text = ""
-    for stage, run in groupby([f"{_short(stage)}|" for stage in stages]):
-        number = len(list(run))
-        text += stage if number == 1 else f"({stage})*{number}"
-    if text.endswith("|"):
-        return text[:-1]
-    return text.removesuffix(f"({stage})*{number}") + (stage * number)[:-1]
+    short = ("".join(letter * (many == 1) or f"{letter}*{many}" for letter, many in _runs(each)) for each in stages)
+    *most, (last, many) = _runs(f"{each}|" for each in short)
+    text = "".join(stage * (many == 1) or f"({stage})*{many}" for stage, many in most)
+    return text + (last * many)[:-1]
 
 
-def _short(stage: str) -> str:
-    """A stage's letters, runs of one written as its number."""
-    runs = ((letter, len(list(run))) for letter, run in groupby(stage))
-    return "".join(letter if number == 1 else f"{letter}*{number}" for letter, number in runs)
+def _runs(items: Iterable[str]) -> list[tuple[str, int]]:
+    """Items that follow each other and are the same, as one with their number."""
+    return [(item, len(list(run))) for item, run in groupby(items)]
 
 
 MOST_RUNS, UNASKED_RUNS = 600, 40
 """Plans that the exact engine runs at most; and where layouts were not asked for."""
 
 
-def search_stages(
-    result: SearchResult,
-    *,
-    layouts: bool = True,
-    likely: bool = False,
-) -> SearchResult:
+def search_stages(result: SearchResult, *, layouts: bool = True, likely: bool = False) -> SearchResult:
     """Give the plans of a result balanced layouts, and chunks whose stages are not alike.
 
     Parameters
@@ -219,38 +210,40 @@ def search_stages(
     SearchResult
         With the best of them among its best, and the scenario's own plan where it has a layout.
     """
-    most_runs = UNASKED_RUNS if likely else MOST_RUNS
     unlike = _unlike(result)
     if not (layouts or unlike):
         return result
     score, bound, place = _promising(result, unlike)
-    seen = set[tuple[ParallelPlan, int | None]]()
-    found = Found[Candidate]()
+    found = Found[Candidate](most=UNASKED_RUNS if likely else MOST_RUNS, plans=len(place))
     own = _own(result) if layouts else ()
     found.ran += [(each.worth(result.objective), each) for each in (*result.best, *own)]
     tried, modules = np.zeros(len(place), dtype=bool), _modules(result)
-    for number, where in enumerate(place.tolist()):
-        if found.runs >= most_runs or (likely and score[number] >= found.worst):
-            break
+    seen = set[tuple[ParallelPlan, int | None]]()
+
+    def visit(number: int, found: Found[Candidate]) -> None:
+        """Run a plan with other stages; of its balanced layouts further ones where the first is better than the best,
+        since no other place of its longer stages gains much."""
         if bound[number] >= found.worst:
-            continue
+            return
         tried[number] = True
-        base = result.scenario_at(where)
-        better = False
+        base, better = result.scenario_at(int(place[number])), False
         for changed in _staged(base, layouts, unlike.get(base.plan.pp, ())):
             if (key := (changed[0].plan, changed[1])) in seen or not _allowed(result, changed[0]):
                 continue
-            if changed[1] and not better:  # no other place of its longer stages gains much
+            if changed[1] and not better:
                 continue
             seen.add(key)
             candidate, runs = _fitting(result, *changed, modules, found.worst)
             better = candidate is not None
             found.runs += runs
             found.ran += [] if candidate is None else [(candidate.worth(result.objective), candidate)]
-    least = float(bound.min()) if len(bound) else None
+
+    # The most promising plans come first. What they promise is no bound, and where all that might be better are wanted,
+    # the lowest bound of those that are left says whether any is.
+    best_first(in_order(score if likely else np.minimum.accumulate(bound[::-1])[::-1], visit), found)
     left = int(np.count_nonzero(~tried & (bound < found.worst)))
-    counts = int(np.count_nonzero(tried)), len(place), found.runs
-    searched = StagesSearched(layouts, bool(unlike), *counts, least, left, likely)
+    found.bound = float(bound.min(initial=np.inf))
+    searched = StagesSearched(found.with_best(), layouts, bool(unlike), int(np.count_nonzero(tried)), left, likely)
     best = tuple({each.scenario.plan: each for each in found.best}.values())
     return replace(result, best=best[: result.top], stages=searched)
 
@@ -324,8 +317,7 @@ def _balanced(result: SearchResult, some: Priced, dealt_s: Floats, chunked: Sequ
     work, which is m w.
     """
     space, columns, nothing = result.space, result.space.columns.take(some.row), result.categories[0].without_room()
-    rows = ChosenRows(space, some.row, some.category, [nothing])
-    mean, busiest, share = rows.rank_work(np.arange(len(some)))
+    mean, busiest, share = ChosenRows(space, some, [nothing]).rank_work()
     count = space.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size)
     alone = (columns.num_chunks == 1) & ~(np.isin(columns.pp, chunked) & (count % columns.pp == 0))
     ramp = np.where(alone, (columns.pp - 1) * (1.0 - share), 0.0)

@@ -151,14 +151,14 @@ def test_the_best_of_each_schedule_is_the_best_of_all_its_plans(tiny, every, obj
     assert {each.schedule for each in result.schedules} == set(every)
     for each in result.schedules:
         fits = [answer for answer in every[each.schedule] if answer.largest.total <= limit]
-        assert each.plans == len(every[each.schedule])
+        assert each.found.plans == len(every[each.schedule])
         if not fits:
             assert each.best is None
-            assert each.proven
+            assert each.found.proven
             continue
-        assert each.proven
-        assert each.gap == 0.0
-        assert each.runs < max(4, 0.5 * len(every[each.schedule]))
+        assert each.found.proven
+        assert each.found.gap == 0.0
+        assert each.found.runs < max(4, 0.5 * len(every[each.schedule]))
         assert worth(each.best.answer) == pytest.approx(min(map(worth, fits)), rel=1e-9)
         assert each.best.answer.largest.total <= limit
     bests = [worth(each.best.answer) for each in result.schedules if each.best is not None]
@@ -197,10 +197,10 @@ def test_a_limit_of_runs_leaves_room(tiny):
     open_ones = 0
     for name, best in whole.items():
         (part,) = search_schedules(tiny, name, most_runs=1).schedules
-        assert part.runs == 1
-        assert part.gap <= 1.0
-        open_ones += not part.proven
-        assert worth(best.best.answer) >= worth(part.best.answer) * (1 - part.gap) * (1 - 1e-9)
+        assert part.found.runs == 1
+        assert part.found.gap <= 1.0
+        open_ones += not part.found.proven
+        assert worth(best.best.answer) >= worth(part.best.answer) * (1 - part.found.gap) * (1 - 1e-9)
     assert open_ones
     with pytest.raises(SpecError, match="most_runs = 0"):
         search_schedules(tiny, "zb_v", most_runs=0)
@@ -216,11 +216,11 @@ def test_names_that_are_not_there_and_plans_that_are_not(tiny):
         search_schedules(tiny, "zb_v,")
     lean = search_schedules(replace(tiny, memory_limit_bytes=1e6), "v_min,dualpipe")
     assert [each.best for each in lean.schedules] == [None, None]
-    assert all(each.proven for each in lean.schedules)
+    assert all(each.found.proven for each in lean.schedules)
     assert "fits in 1.00 MB; the leanest needs" in lean.schedules[0].reason
     long = search(small(batch=2, layers=4), gpus=(2, 2), top=1)
     (none,) = search_schedules(long, "dualpipe").schedules
-    assert none.plans == 0
+    assert none.found.plans == 0
     assert none.reason == "no plan of the space keeps its rules"
 
 
@@ -229,7 +229,7 @@ def test_asynchronous_schedules_are_searched_by_name_and_kept_apart(tiny):
     result = search_schedules(tiny, "pipedream_2bw,1f1b")
     first = next(each for each in result.schedules if each.schedule == "pipedream_2bw")
     assert first.asynchronous
-    assert first.proven
+    assert first.found.proven
     variant = spaces_under(tiny.space, "pipedream_2bw")[0]
     plans = zip(*(each.tolist() for each in variant.plans), strict=True)
     fastest = min(estimate(variant.scenario_of(each[0], variant.categories[each[1]])).step_time_s for each in plans)
@@ -242,10 +242,10 @@ def test_a_grid_is_a_schedule(tmp_path, tiny):
     grid = tmp_path / "own.grid"
     grid.write_text("0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3\n", encoding="utf-8")
     (found,) = search_schedules(tiny, str(grid)).schedules
-    assert found.proven
+    assert found.found.proven
     variant = spaces_under(tiny.space, str(grid))[0]
     plans = list(zip(*(each.tolist() for each in variant.plans), strict=True))
-    assert found.plans == len(plans) > 0
+    assert found.found.plans == len(plans) > 0
     assert found.best.answer.step_time_s == pytest.approx(
         min(estimate(variant.scenario_of(each[0], variant.categories[each[1]])).step_time_s for each in plans), rel=1e-9
     )

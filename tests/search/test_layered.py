@@ -1,6 +1,5 @@
 """The search of layered plans: bounds that hold, and the plan that trying every one would find."""
 
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -10,7 +9,7 @@ from rows import rows
 
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.search.confirm import Found, best_first
+from sim.search.best_first import Found, best_first, in_order
 from sim.search.layered import layered_plans
 from sim.specs import ParallelPlan
 
@@ -60,13 +59,13 @@ def test_no_step_is_shorter_than_its_bound(cluster, stack, model, plan, typical)
 def best_of(table, top=3):
     """Step times of the best few plans of a table, and how many were run."""
 
-    def run(place):
-        answer = estimate(table.scenario_at(place))
-        return (answer.step_time_s, answer) if answer.fits else None
+    order = np.argsort(table.prices.step_time_s)
 
-    bounds = table.prices.step_time_s
-    plans = ((bounds[place], partial(run, place)) for place in np.argsort(bounds).tolist())
-    found = best_first(plans, Found(top))
+    def visit(number, found):
+        answer = estimate(table.scenario_at(int(order[number])))
+        found.record((answer.step_time_s, answer) if answer.fits else None)
+
+    found = best_first(in_order(table.prices.step_time_s[order], visit), Found(top))
     return [answer.step_time_s for answer in found.best[:top]], found.runs
 
 

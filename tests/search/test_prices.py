@@ -36,10 +36,10 @@ TURNS = 40
 """Cases below."""
 
 
-def chosen(turn):
+def chosen(plan, turn):
     """Eight categories: a third of the ways to recompute, ZeRO stages and uses of sequence parallelism, each time
     others."""
-    return [Category(*kind) for kind in KINDS[turn % 3 :: 3]]
+    return [Category.of(plan, *kind) for kind in KINDS[turn % 3 :: 3]]
 
 
 def test_modules_of_the_scenario_are_what_selective_recomputes():
@@ -62,7 +62,7 @@ def differences(scenario, gpus, turn, **options):
 
     Times of pipelines are bounds, so that they differ by what they are above the exact ones, or by all if far below.
     """
-    random, wanted = np.random.default_rng(turn), tuple(chosen(turn))
+    random, wanted = np.random.default_rng(turn), tuple(chosen(scenario.plan, turn))
     scenario = scenario.replace(stack=scenario.stack.replace(**OVERLAPPING[5 * turn % len(OVERLAPPING)]))
     space = replace(build_space(scenario, gpus, **options), categories=wanted)
     worst, met = np.zeros(2), []
@@ -100,7 +100,7 @@ def test_prices_of_layers_that_no_pipeline_divides(number):
     """29 layers on 2 to 16 ranks, some of which hold one more: never above the exact step, and the same memory."""
     scenario, random = small(model={"num_layers": 29, "dropout": 0.1}), np.random.default_rng(number)
     scenario = scenario.replace(stack=scenario.stack.replace(**OVERLAPPING[number]))
-    space = replace(build_space(scenario, (8, 64), context=(1, 2)), categories=tuple(chosen(0)))
+    space = replace(build_space(scenario, (8, 64), context=(1, 2)), categories=tuple(chosen(scenario.plan, 0)))
     ratios = []
     for which, rows, seconds, needed in price_all(space):
         for place in random.integers(len(rows), size=1).tolist():
@@ -193,7 +193,10 @@ def test_prices_count_the_reductions_of_many_chunks_that_wait_for_each_other():
     """Gradients of 2 to 48 chunks a rank, reduced beside backwards that take less: the price is within a fifteenth."""
     scenario, random = load_scenario(SCENARIOS / "gpt3-175b-4096-a100.yaml"), np.random.default_rng(0)
     flags = dict(zip(OVERLAPS, (False, True, False, False), strict=True))
-    scenario, category = scenario.replace(stack=scenario.stack.replace(**flags)), Category("selective", True, 0)
+    scenario, category = (
+        scenario.replace(stack=scenario.stack.replace(**flags)),
+        Category.of(scenario.plan, "selective", True, 0),
+    )
     space = replace(build_space(scenario, (4096, 4096)), categories=(category,))
     ((_, rows, seconds, _),) = price_all(space)
     few_microbatches = np.flatnonzero((space.columns.dp[rows] >= 128) & (space.columns.num_chunks[rows] > 1))

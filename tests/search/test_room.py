@@ -59,7 +59,9 @@ def test_prices_are_estimates(file, ways, limit):
     some = random.choice(places, size=min(12, len(places)), replace=False)
     priced = result.prices.take(some)
     kinds = set()
-    for each, seconds, nbytes in zip(result.scenarios_at(some), priced.step_time_s, priced.memory_bytes, strict=True):
+    for each, seconds, nbytes in zip(
+        map(result.scenario_at, some.tolist()), priced.step_time_s, priced.memory_bytes, strict=True
+    ):
         alone = estimate(each)
         plan = each.plan
         if len(scenario.model.layer_kinds) > 1 and plan.num_chunks > 1:

@@ -82,24 +82,25 @@ def test_the_best_is_the_best_of_all_by_the_exact_engine():
     scenario = load_scenario(SMALL).replace(plan=ParallelPlan())
     narrow = {"gpus": (8, 12), "top": 3, "memory_limit_bytes": 52e9}
     found = search(scenario, **narrow)
-    fits = found.ranking()
-    exact = np.array([estimate(each).step_time_s for each in found.scenarios_at(fits)])
+    fits = found.select({}, None).best
+    plans = list(map(found.scenario_at, fits.tolist()))
+    exact = np.array([estimate(each).step_time_s for each in plans])
     assert (exact >= found.prices.step_time_s[fits] * (1 - 1e-9)).all()
     gpus = found.space.gpus_of(found.prices.row[fits])
-    unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in found.scenarios_at(fits)]
+    unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in plans]
     assert any(unsharded)  # one with ZeRO 0, which is as fast and as lean, stands for them
     exact = np.where(unsharded, np.inf, exact)
     cheap = search(scenario, objective="cost", **narrow)
     for best, worth in ((found, exact), (cheap, exact * gpus)):
         assert [each.worth(best.objective) for each in best.best] == pytest.approx(sorted(worth)[:3], rel=1e-9)
         assert best.gap == 0.0
-        assert 3 <= best.confirmed < len(fits) / 4
+        assert 3 <= best.found.runs < len(fits) / 4
 
 
 def test_what_is_not_proven_is_bounded(result):
     """Cut short, a search says by how much a plan that it did not run may be better; and no plan is."""
     hasty = search(load_scenario(MAIN), top=1, confirm=1)
-    assert hasty.confirmed == 1
+    assert hasty.found.runs == 1
     best = result.best[0].answer.step_time_s
     assert 0.0 <= 1 - best / hasty.best[0].answer.step_time_s <= hasty.gap
     assert ("can be better than the best" in " ".join(hasty.assumptions)) == (hasty.gap == 0.0)
@@ -113,7 +114,9 @@ def test_plans_that_nothing_tells_apart_are_shown_once():
     sharded = found.best[0].scenario.replace(plan=alone[0].replace(zero_stage=3))
     assert found.worth_of(sharded) is not None
     short = search(load_scenario(SMALL).replace(plan=ParallelPlan(tp=8)), top=2, confirm=3)
-    assert short.bound is not None  # plans beyond those that were run may be left, however many of these were the same
+    assert (
+        short.found.bound < np.inf
+    )  # plans beyond those that were run may be left, however many of these were the same
 
 
 def test_words_beside_the_best_plan_say_how_sure_it_is(result):

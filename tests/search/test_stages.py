@@ -35,7 +35,7 @@ def test_no_layout_goes_below_the_bound():
     scenario = small()
     even = search(scenario, top=3)
     found = search_stages(even)
-    assert found.stages.runs
+    assert found.stages.found.runs
     fastest = []
     for place in range(even.plans_priced):
         base = even.scenario_at(place)
@@ -48,7 +48,7 @@ def test_no_layout_goes_below_the_bound():
             if answer.fits:
                 fastest.append(answer.step_time_s)
     assert fastest
-    assert min(fastest) >= found.stages.bound * (1 - 1e-9)
+    assert min(fastest) >= found.stages.found.bound * (1 - 1e-9)
     assert found.best[0].answer.step_time_s <= min(fastest) * (1 + 1e-9)
 
 
@@ -73,7 +73,7 @@ def test_chunks_that_hold_different_kinds_of_layers_are_found():
         if answer.fits:
             fastest[answer.scenario.plan] = answer.step_time_s
     assert fastest
-    assert min(fastest.values()) >= found.stages.bound * (1 - 1e-9)
+    assert min(fastest.values()) >= found.stages.found.bound * (1 - 1e-9)
     assert found.best[0].answer.step_time_s <= min(fastest.values()) * (1 + 1e-9)
     assert found.best[0].scenario.plan.num_chunks == 3
     own = next(iter(fastest))

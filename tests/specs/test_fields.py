@@ -6,7 +6,7 @@ import pytest
 from rows import rows
 
 from sim.errors import SpecError
-from sim.search.sweep import find_field, numeric_fields, with_numbers
+from sim.search.axes import find_field, numeric_fields, with_numbers
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

@@ -23,7 +23,7 @@ import numpy as np
 from flopcast_validation.strategies.question import with_wide_tensor
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate, estimate
-from sim.search.confirm import Found, Run, best_first
+from sim.search.best_first import Found, best_first, in_order
 from sim.search.layered import layered_plans
 from sim.search.plans.layouts import SCHEDULES, divisors, tensor_degrees
 from sim.search.plans.space import build_space
@@ -233,22 +233,23 @@ def _layered(
     With `at_once` only plans without accumulation count, where layered and standard order are the same.
     """
     for offloaded in (0, scenario.model.num_layers):
-        plans = list[tuple[float, Run[Estimate]]]()
+        plans = list[tuple[float, SearchResult, int]]()
         for batch in batches:
             table = _table(scenario, strategy, batch, partitioned, offloaded, wide)
             once = table.space.num_microbatches[table.prices.row] == 1
             for place in np.flatnonzero(once | (not at_once)).tolist():
-                plans.append((float(table.prices.step_time_s[place]) / batch, partial(_run, table, place)))
-        found = best_first(sorted(plans, key=lambda each: each[0]), Found[Estimate]())
+                plans.append((float(table.prices.step_time_s[place]) / batch, table, place))
+        plans.sort(key=lambda each: each[0])
+        found = best_first(in_order([each[0] for each in plans], partial(_visit, plans)), Found[Estimate]())
         if found.best:
             return found.best[0]
     return None
 
 
-def _run(table: SearchResult, place: int) -> tuple[float, Estimate] | None:
+def _visit(plans: list[tuple[float, SearchResult, int]], number: int, found: Found[Estimate]) -> None:
+    _, table, place = plans[number]
     answer = estimate(table.scenario_at(place))
-    batch = answer.scenario.training.global_batch_size
-    return (answer.step_time_s / batch, answer) if answer.fits else None
+    found.record((answer.step_time_s / answer.scenario.training.global_batch_size, answer) if answer.fits else None)
 
 
 def _table(

@@ -63,42 +63,38 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """What does not broadcast: the choices that many rows share."""
+    """What does not broadcast: the choices that many rows share, by the names of the plan's fields."""
 
     recompute: str
     sequence_parallel: bool
     zero_stage: int
-    modules: tuple[str, ...] = ()
-    """Modules that selective recomputation runs again; empty for those of the scenario's own plan."""
-    block_layers: int = 0
-    """Layers of every virtual stage that full recomputation runs again; 0 for all."""
+    recompute_modules: tuple[str, ...] = ()
+    recompute_method: str = "uniform"
+    recompute_num_layers: int = 1
     optimizer_offload: float = 0.0
     offloaded_layers: int = 0
+
+    @classmethod
+    def of(cls, own: ParallelPlan, recompute: str, sequence_parallel: bool, zero_stage: int, **more: Any) -> Category:
+        """A category in which selective recomputation runs the modules of the scenario's own plan again."""
+        modules = own_modules(own) if recompute == "selective" else ()
+        return cls(recompute, sequence_parallel, zero_stage, modules, **more)
 
     @property
     def runs_again(self) -> frozenset[str]:
         """Modules of operations that run again; for whole layers, a name that no module has."""
         if self.recompute in ("full", "per_op"):
             return frozenset({self.recompute})
-        return frozenset(part for name in self.modules for part in RECOMPUTE_MODULES[name])
+        return frozenset(part for name in self.recompute_modules for part in RECOMPUTE_MODULES[name])
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of its plans, those of CHOICES and ROOM."""
+        return {name: getattr(self, name) for name in (*CHOICES, *ROOM)}
 
     def without_room(self) -> Category:
         """The category that recomputes nothing and keeps nothing in host memory."""
         return Category("none", self.sequence_parallel, self.zero_stage)
-
-    def fields(self, own: ParallelPlan) -> dict[str, Any]:
-        """Fields of its plans, those of CHOICES and ROOM; `own` is the scenario's plan."""
-        modules = own_modules(own) if self.recompute == "selective" and not self.modules else self.modules
-        return {
-            "recompute": self.recompute,
-            "sequence_parallel": self.sequence_parallel,
-            "zero_stage": self.zero_stage,
-            "recompute_modules": modules,
-            "recompute_method": "block" if self.block_layers else "uniform",
-            "recompute_num_layers": self.block_layers or 1,
-            "optimizer_offload": self.optimizer_offload,
-            "offloaded_layers": self.offloaded_layers,
-        }
 
 
 def completed_plan(old: ParallelPlan, num_layers: int, named: Mapping[str, Any]) -> ParallelPlan:
@@ -218,8 +214,8 @@ def find_layouts(
         )
     dealt = _degrees_of_experts(scenario, experts)
     pipelines, replicas = pipeline_degrees(scenario), divisors(scenario.training.global_batch_size)
-    axes = (tensor_degrees(scenario), degrees, pipelines, replicas)
-    layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 4)
+    axes = (tensor_degrees(scenario), degrees, pipelines, replicas, dealt)
+    layouts = np.array(list(product(*axes)), dtype=np.int64).reshape(-1, 5)
     layouts = _only(
         layouts,
         _deals_heads(scenario, layouts),
@@ -228,12 +224,13 @@ def find_layouts(
             f"{scenario.model.num_heads} heads to tp · cp ranks; choose a degree that divides them"
         ),
     )
-    sizes = layouts.prod(axis=1)
+    sizes = layouts[:, :4].prod(axis=1)
     inside = (sizes >= gpus[0]) & (sizes <= min(gpus[1], scenario.cluster.num_gpus))
     sized = _only(layouts, inside, lambda: _no_layout(scenario, gpus, axes, *_kept(layouts, fixed or {})))
-    chosen = _with_experts(scenario, sized, dealt)
-    if not len(chosen):
-        raise InfeasiblePlan(_no_experts(scenario, gpus, sized, dealt))
+    tp, cp, _, dp, _ = sized.T
+    apart = not scenario.model.num_experts or _routes_apart(scenario, sized)
+    divide = tp * cp * dp % parts_of_experts(sized, scenario.plan) == 0
+    chosen = _only(sized, apart & divide, lambda: _no_experts(scenario, gpus, sized, dealt))
     return _only(
         chosen,
         shards_evenly(chosen, scenario.plan),
@@ -282,18 +279,6 @@ def _degrees_of_experts(scenario: Scenario, experts: tuple[int, ...] | None) -> 
         f"no plan with expert-parallel degree {asked}: plan.ep must divide model.num_experts = {model.num_experts}; "
         f"degrees that do: {', '.join(map(str, able))}"
     )
-
-
-def _with_experts(scenario: Scenario, layouts: Array, degrees: tuple[int, ...]) -> Array:
-    """Layouts (tp, cp, pp, dp) with every degree to which their experts can be dealt."""
-    model = scenario.model
-    if model.num_experts:
-        layouts = layouts[_routes_apart(scenario, layouts)]
-    ep = np.tile(degrees, len(layouts))
-    layouts = np.column_stack([np.repeat(layouts, len(degrees), axis=0), ep])
-    tp, cp, _, dp, _ = layouts.T
-    chosen: Array = layouts[tp * cp * dp % parts_of_experts(layouts, scenario.plan) == 0]
-    return chosen
 
 
 def _deals_heads(scenario: Scenario, layouts: Array) -> Array:
@@ -397,7 +382,7 @@ def _no_layout(
 
     layouts, named : of any size; the degrees that are set, in words.
     """
-    tensor, context, _, _ = axes
+    tensor, context, *_ = axes
     batch, owned = scenario.training.global_batch_size, scenario.cluster.num_gpus
     wanted, dealt = _range(gpus), dealt_layers(scenario.model, scenario.plan)
     if gpus[0] > owned:
@@ -405,7 +390,7 @@ def _no_layout(
             f"no plan on {wanted} GPUs: cluster {scenario.cluster.name!r} has {owned:,}; "
             "raise cluster.num_nodes or lower --gpus"
         )
-    sizes = layouts.prod(axis=1)
+    sizes = layouts[:, :4].prod(axis=1)
     possible = np.unique(sizes[sizes <= owned])
     below, above = possible[possible < gpus[0]], possible[possible > gpus[1]]
     near = [f"{int(each):,}" for each in (*below[-1:], *above[:1])]

@@ -174,7 +174,7 @@ class Space:
             **self._base,
             **numbers,
             "schedule": np.array(self.schedules)[columns.schedule],
-            **category.fields(own),
+            **category.fields,
             **sharding_fields(category.zero_stage, own),
             "uneven_layers": self._uneven(columns.pp * columns.num_chunks),
             "etp": columns.tp if own.etp > 1 else 1,
@@ -191,7 +191,7 @@ class Space:
             if name not in (*FIELDS, "num_gpus"):
                 raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
             if name in (*CHOICES, *ROOM):
-                able &= [agrees(name, self.value_of(each, name), value) for each in there]
+                able &= [agrees(name, getattr(each, name), value) for each in there]
                 continue
             values = value if isinstance(value, tuple) else (value,)
             if name == "schedule":
@@ -208,10 +208,6 @@ class Space:
         part = replace(self, columns=self.columns.take(np.flatnonzero(rows)), categories=categories)
         return part if part.num_plans else None
 
-    def value_of(self, category: Category, name: str) -> Any:
-        """A field of the plans of a category."""
-        return category.fields(self.scenario.plan)[name]
-
     def gpus_of(self, rows: Array) -> Array:
         """GPUs of some rows."""
         return np.asarray(self.columns.num_gpus[rows])
@@ -225,7 +221,7 @@ class Space:
             uneven_layers=bool(self._uneven(numbers["pp"] * numbers["num_chunks"])),
             schedule=self.schedules[columns.schedule[row]],
             sequence_slices=self.slices,
-            **{**category.fields(own), **sharding_fields(category.zero_stage, own)},
+            **{**category.fields, **sharding_fields(category.zero_stage, own)},
         )
         return self.scenario.replace(plan=plan)
 
@@ -308,7 +304,7 @@ def build_space(
         operations = bool(rules) or scenario.plan.recompute == "per_op"
         recomputes = tuple(mode for mode in RECOMPUTES if mode != "per_op" or operations)
     choices = product((False, True), recomputes_of(scenario, recomputes), range(4))
-    categories = tuple(Category(recompute, sp, zero) for sp, recompute, zero in choices)
+    categories = tuple(Category.of(scenario.plan, recompute, sp, zero) for sp, recompute, zero in choices)
     columns = columns_of(scenario, layouts)
     whole = Space(scenario, layouts, columns, categories, tuple(rules), runs_on, fixed or {})
     if not rules and not fixed:
@@ -362,7 +358,7 @@ def _values(space: Space, category: Category, name: str) -> list[Any]:
     return list(np.unique(plan[name]).tolist()) if len(columns) else []
 
 
-_CANNOT = {
+NOT_KEPT = {
     "pipeline_layout": "a search deals the layers itself; flopcast estimate prices a layout of your own",
     "microbatch_group": "a search lets groups be as large as the pipeline is long; flopcast estimate prices others",
     "microbatches_per_flush": "a search drains pipelines once a step, which is faster; flopcast estimate prices others",
@@ -389,7 +385,7 @@ def as_fixed(scenario: Scenario, words: Sequence[str]) -> tuple[Scenario, dict[s
         said = parse_yaml(value, word) if equals else getattr(scenario.plan, name)
         fixed[name] = tuple(said) if isinstance(said, list) and name != "recompute_modules" else said
     split_fixed(fixed)
-    kept = {name: value for name, value in fixed.items() if name not in FIELDS and name not in _CANNOT}
+    kept = {name: value for name, value in fixed.items() if name not in FIELDS and name not in NOT_KEPT}
     if isinstance(fixed.get("etp"), tuple):
         raise SpecError(f"a search takes one plan.etp, not {len(fixed['etp'])}; ask once for each")
     for name, value in fixed.items():
@@ -422,9 +418,9 @@ def split_fixed(fixed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     for name, value in fixed.items():
         if name not in (*ParallelPlan.model_fields, "num_gpus"):
             raise SpecError(f"plan.{name} is no field of a plan{nearest(name, ParallelPlan.model_fields)}")
-        if name in _CANNOT and value not in (ParallelPlan.model_fields[name].default, None):
-            raise SpecError(f"a search cannot keep plan.{name} = {value}: {_CANNOT[name]}; leave it out")
-        if name in _CANNOT:
+        if name in NOT_KEPT and value not in (ParallelPlan.model_fields[name].default, None):
+            raise SpecError(f"a search cannot keep plan.{name} = {value}: {NOT_KEPT[name]}; leave it out")
+        if name in NOT_KEPT:
             continue
         if name == "schedule" and not {*_several(value)} & {*SCHEDULES}:
             raise SpecError(

@@ -25,15 +25,15 @@ from sim.search.plans.layouts import SCHEDULES, Category, Columns
 from sim.search.plans.space import Progress, Space, base_plan
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
-from sim.work.recompute import modules_word, searched_word
+from sim.work.recompute import modules_word
 
 
 def ways_of(scenario: Scenario, categories: Sequence[Category]) -> tuple[tuple[Way, ...], Ints]:
     """Ways to compute layers: without and with sequence parallelism × what runs again and how many layers are
     offloaded; and of each category the number of the latter."""
-    plan, overlap = scenario.plan, scenario.stack.overlap_tp_backward
+    overlap = scenario.stack.overlap_tp_backward
     kinds = [
-        (modules_word(each.modules) if each.modules else searched_word(each.recompute, plan), each.offloaded_layers)
+        (modules_word(each.recompute_modules) if each.recompute_modules else each.recompute, each.offloaded_layers)
         for each in categories
     ]
     again = list(dict.fromkeys(kinds))
@@ -273,19 +273,16 @@ class Rows:
         return np.asarray(end + self.scenario.stack.step_setup_s)
 
     def _pipelines(self, zero_stage: Ints, beside: bool) -> EvenPipelines:
+        """The pipelines of rows, over what ZeRO moves at visits, recomputation and rows."""
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0], self._gpipe)
         links = self.links.take(columns.layout)
         sends = links, sends_over(links, near, far), not beside, self.longer
-        return EvenPipelines(*numbers, *sends, *self._stages(zero_stage, beside))
-
-    def _stages(self, zero_stage: Ints, beside: bool) -> tuple[KindPlanFloats, KindPlanFloats]:
-        """Forward and backward of the kinds of stages, over what ZeRO moves in them, recomputation and rows.  [s]"""
         batch = replace(self.batch, zero_stage=zero_stage, overlap_p2p=np.array(beside))
         seconds = price_stages(batch, self.deal, split=False)
         shape = (len(self.deal.stage_kinds), *batch.shape)
-        forward, backward = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))
-        return forward, backward
+        passes = (np.broadcast_to(each, shape) for each in (seconds.forward_s, seconds.backward_s))
+        return EvenPipelines(*numbers, *sends, *passes)
 
 
 _AT_ONCE = 2048

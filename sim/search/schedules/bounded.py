@@ -42,6 +42,7 @@ from sim.schedules.actions import U, W
 from sim.schedules.build import STEADY
 from sim.schedules.passes import most_begun, peak_in_flight
 from sim.schedules.registry import is_file
+from sim.search.candidate import worth_of
 from sim.search.plans.space import Space, columns_of
 from sim.search.prices.formula import plan_batch
 from sim.specs import Scenario
@@ -230,8 +231,7 @@ class BoundedPlans:
     def score(self, plans: Array | slice = slice(None)) -> Array:
         """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
         seconds, nbytes = self.seconds[plans], self.nbytes[plans]
-        score = seconds * (self._num_gpus[plans] if self.objective == "cost" else 1)
-        score = nbytes if self.objective == "memory_headroom" else score
+        score = worth_of(self.objective, seconds, nbytes, self._num_gpus[plans])
         return np.asarray(np.where(nbytes <= self.limit, score, np.inf))
 
     def weigh(self, order: int) -> Ints:

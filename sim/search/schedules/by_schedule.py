@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,41 +12,33 @@ import numpy as np
 from sim.errors import InfeasiblePlan, ScheduleError, SpecError
 from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
-from sim.search.candidate import Candidate, ScheduleBest, gap_of
-from sim.search.confirm import Found, Run, best_first
+from sim.search.best_first import Found, Node, best_first
+from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.infeasible import nothing_fits
 from sim.search.result import SearchResult
-from sim.search.room import nothing_fits
 from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.units import show
 
 
-def by_bound(parts: Sequence[BoundedPlans], found: Found[Candidate]) -> Iterator[tuple[float, Run[Candidate] | None]]:
-    """Yield the plans that fit, the lowest bound first, for `best_first`, which fills `found`.
+def _nodes(part: BoundedPlans, number: int) -> Iterator[Node[Candidate]]:
+    """Yield the orders of plans that may fit, by the lowest bound of each; then the plans that fit in them."""
 
-    Memory in an order is looked at when no other plan or order has a lower bound.
-    """
-    heap = [(score, 0.0, number, order, -1) for number, part in enumerate(parts) for score, order in part.orders()]
-    heapq.heapify(heap)
-    while heap:
-        bound, _, number, order, plan = heapq.heappop(heap)
-        part = parts[number]
-        if plan >= 0:
-            yield bound, partial(_run, part, plan)
-            continue
-        if found.reaches(bound):
-            yield bound, None
-            return
+    def weigh(order: int, found: Found[Candidate]) -> Iterator[Node[Candidate]]:
         fits = part.weigh(order)
-        for score, nbytes, each in zip(part.score(fits), part.nbytes[fits], fits, strict=True):
-            heapq.heappush(heap, (float(score), float(nbytes), number, order, int(each)))
+        for *key, plan in zip(part.score(fits).tolist(), part.nbytes[fits].tolist(), fits.tolist(), strict=True):
+            yield (*key, number, order, plan), partial(run, plan)
 
+    def run(plan: int, found: Found[Candidate]) -> tuple[()]:
+        try:
+            ran = Candidate.run(part.scenario_of(plan), float(part.seconds[plan]), float(part.nbytes[plan]))
+            fits = ran.answer.largest.total <= part.limit
+        except ScheduleError:  # too many actions to be played
+            fits = False
+        found.record((ran.worth(part.objective), ran) if fits else None)
+        return ()
 
-def _run(part: BoundedPlans, plan: int) -> tuple[float, Candidate] | None:
-    try:
-        found = Candidate.run(part.scenario_of(plan), float(part.seconds[plan]), float(part.nbytes[plan]))
-    except ScheduleError:  # too many actions to be played
-        return None
-    return None if found.answer.largest.total > part.limit else (found.worth(part.objective), found)
+    for score, order in part.orders():
+        yield (score, 0.0, number, order), partial(weigh, order)
 
 
 MOST_RUNS = 400
@@ -117,7 +108,7 @@ def search_schedules(
     for number, name in enumerate(wanted):
         if progress is not None:
             progress(number, len(wanted), name)
-        best, ran = _search_under(result, name, {}, most_runs)
+        best, ran = search_under(result, name, {}, most_runs)
         bests.append(best)
         candidates += ran if not best.asynchronous and result.space.has_schedule(name) else ()
     if not candidates:
@@ -130,20 +121,13 @@ def search_schedules(
     return replace(result, schedules=ordered, best=_best(candidates, result.objective, result.top))
 
 
-def best_under(
+def search_under(
     result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int = MOST_RUNS
-) -> ScheduleBest:
-    """The best plan of a schedule among those with some fields.
+) -> tuple[ScheduleBest, Sequence[Candidate]]:
+    """The best plan of a schedule among those with some fields, and all that were run and fit.
 
     Raises ScheduleError: no such schedule.
     """
-    return _search_under(result, schedule, named, most_runs)[0]
-
-
-def _search_under(
-    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int
-) -> tuple[ScheduleBest, Sequence[Candidate]]:
-    """The best plan of a schedule among those with some fields, and all that were run and fit."""
     spaces = [each.having(named) for each in spaces_under(result.space, schedule)]
     plans = sum(each.num_plans for each in spaces if each is not None)
     if plans > MOST_PLANS:
@@ -151,22 +135,19 @@ def _search_under(
             f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask "
             "for fewer (--gpus, -s plan.tp=[…])"
         )
-        return ScheduleBest(schedule, reason=too_many), ()
-    found = Found[Candidate](most=most_runs)
+        return ScheduleBest(schedule, Found(plans=plans, bound=0.0), too_many), ()
     parts = [BoundedPlans(each, result.objective, result.memory_limit_bytes) for each in spaces if each is not None]
-    best_first(by_bound(parts, found), found)
-    best, limit = next(iter(found.best), None), show(result.memory_limit_bytes, "B")
-    gap, reason = 0.0 if found.proven else 1.0, None
-    if best is not None:
-        gap = 0.0 if found.proven else gap_of(best.worth(result.objective), found.bound)
-    elif not plans:
+    nodes = (node for number, part in enumerate(parts) for node in _nodes(part, number))
+    found = best_first(nodes, Found[Candidate](most=most_runs, plans=plans))
+    limit, reason = show(result.memory_limit_bytes, "B"), None
+    if not plans:
         reason = "no plan of the space keeps its rules"
     elif not found.proven:
         reason = f"none of the {found.runs} plans that were run fits in {limit}"
-    else:
+    elif not found.ran:
         leanest = show(min(float(part.nbytes.min()) for part in parts), "B")
         reason = f"none of its {plans:,} plans fits in {limit}; the leanest needs {leanest} or more"
-    return ScheduleBest(schedule, best, plans, found.runs, found.proven, gap, reason), found.best
+    return ScheduleBest(schedule, found.with_best(), None if found.ran else reason), found.best
 
 
 def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:
