@@ -6,21 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flopcast_calibration import points, refit
+from flopcast_calibration import points
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.fit.kernels import GemmPoint, bounds_met, fit_gemm, fit_state, gemm_times
 from flopcast_calibration.fit.links import AllReducePoint, fit_all_reduce
-from flopcast_calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
 from flopcast_calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.compute import gemm_time
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset, preset_names
 from sim.specs.loading import resolve
+from tests.published_fits import SOURCES, fit_layer, layer_scenarios, layer_times, refit
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
 SELENE = ClusterSpec.read(resolve("selene", "cluster"), "selene")
 PROFILE = Profile.read(load_preset("profiles", "a100"), "a100")
+DATA = Path(__file__).parents[2] / "calibration" / "data"
 
 # Two sets of values each, on either side of the priors.
 GEMM_TRUTHS = [
@@ -133,39 +134,31 @@ def test_unaligned_multiplies_set_the_rates_of_the_bounds_that_they_meet():
 
 @pytest.mark.parametrize("part", ["gemm", "nvlink"])
 def test_shipped_a100_profile_is_the_fit_of_published_measurements(part, measurements):
-    _, fit = refit.refit("a100", measurements)[part]
+    _, fit = refit("a100", measurements)[part]
     shipped = getattr(PROFILE, part)
     assert {name: getattr(shipped, name) for name in fit.params} == pytest.approx(fit.params, rel=0.02)
     assert PROFILE.residuals[part] == pytest.approx(fit.median_error, abs=0.002)
 
 
-# Korthikanti et al. 2022, table 4, in calibration/facts: what the rest of a layer's time is made of.
-LAYERS = read_layer_points(FACTS / "korthikanti-2022-table-4.yaml")
-
-
 def test_layer_fit_recovers_what_made_the_data():
     truth = {"memory_efficiency": 0.71, "hidden_share": 0.75}
-    points = []
-    for point in LAYERS:
-        profile = with_layer_values(point.scenario.profile, truth)
-        points.append(LayerPoint(point.scenario, *layer_times(point.scenario.replace(profile=profile))))
-    assert fit_layer(points).params == pytest.approx(truth, rel=0.03)
+    assert fit_layer(layer_times(layer_scenarios(), truth)).params == pytest.approx(truth, rel=0.03)
 
 
 def test_shipped_a100_profile_is_the_fit_of_the_published_layer():
     shipped = {"memory_efficiency": PROFILE.memory.efficiency, "hidden_share": PROFILE.nvlink.hidden_share}
-    assert fit_layer(LAYERS).params == pytest.approx(shipped, rel=0.02)
+    assert fit_layer().params == pytest.approx(shipped, rel=0.02)
 
 
 def test_every_shipped_profile_has_a_source_of_measurements():
-    measured_here = {path.stem for path in (FACTS.parent / "data").glob("*.jsonl")}
-    assert set(refit.SOURCES) | measured_here == set(preset_names("profiles"))
+    measured_here = {path.stem for path in DATA.glob("*.jsonl")}
+    assert set(SOURCES) | measured_here == set(preset_names("profiles"))
 
 
 def test_shipped_cpu_profile_is_the_fit_of_the_measurements_beside_it():
     shipped = Profile.read(load_preset("profiles", "cpu-2core"), "cpu-2core")
     node = ClusterSpec.read(resolve({"name": "cpu", "node": "cpu-host", "num_nodes": 1}, "cluster"), "cpu-host")
-    data = read_journal(FACTS.parent / "data" / shipped.provenance.raw_data)
+    data = read_journal(DATA / shipped.provenance.raw_data)
     base = PROFILE.replace(gemm=PROFILE.gemm.replace(alignment={}))
     fitted = calibrate("cpu-2core", data, node, base, draws=1).profile
     for section in ("gemm", "attention", "memory", "nvlink", "host", "residuals", "unseen"):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.fit.network import NetworkPoint, fit_network
-from flopcast_calibration.multi_node import NETWORKS, all_to_all_efficiencies, read_points, score
 from sim.costs.collectives import Fabric, all_reduce
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
+from tests.published_fits import NETWORKS, all_to_all_efficiencies, read_points, score
 
 PROFILE = Profile.read(load_preset("profiles", "h100"), "h100")
 PROFILE = PROFILE.replace(nvlink=PROFILE.nvlink.replace(in_switch_efficiency=None))  # as of NCCL_NVLS_ENABLE=0
