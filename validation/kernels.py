@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flopcast_calibration.fit.kernels import NUMBER_BYTES, bounds_met, fit_gemm, gemm_times, with_fitted
 from flopcast_calibration.measurement import Measurement
@@ -19,6 +20,8 @@ from flopcast_calibration.node import fitting_nodes, measured_cluster
 from flopcast_calibration.points import gemm_point, precision_of
 from flopcast_calibration.readers import read_measurements
 from flopcast_calibration.readers.table import read_each_device
+from flopcast_validation.tables import table_of
+from sim.commands.options import finite
 from sim.costs.compute import SECTOR, leading_divisors
 from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile
@@ -125,56 +128,43 @@ def _of_one(
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Errors of several multiplies: the median of their sizes, and of their signed values."""
-
-    gpu: str
-    operation: str
-    alignment: str
-    count: int
-    median_error: float
-    median_bias: float
-    refitted_median_error: float | None
+KEYS = ["gpu", "operation", "alignment"]
 
 
-def groups(scored: Sequence[Scored]) -> list[Group]:
-    """Groups by GPU and alignment over all operations, then by operation as well."""
-
-    def key(item: Scored, by_operation: bool) -> tuple[str, str, int]:
-        return item.gpu, item.operation if by_operation else "all", item.alignment
-
+def groups(scored: Sequence[Scored]) -> list[Any]:
+    """Rows of groups by GPU and alignment over all operations, then by operation as well, with medians of errors."""
+    if not scored:
+        return []
+    rows = pd.DataFrame(map(asdict, scored)).rename(columns={"time_error": "median_bias"})
+    errors = {"median_error": rows.median_bias.abs(), "refitted_median_error": rows.refitted_error.astype(float).abs()}
+    rows = rows.assign(**errors)
     found = []
-    for by_operation in (False, True):
-        for each in sorted({key(item, by_operation) for item in scored}):
-            members = [item for item in scored if key(item, by_operation) == each]
-            errors = np.array([item.time_error for item in members])
-            others = [abs(item.refitted_error) for item in members if item.refitted_error is not None]
-            gpu, operation, alignment = each
-            found.append(
-                Group(
-                    gpu, operation, f"{alignment} B" + " and more" * (alignment == SECTOR), len(members),
-                    float(np.median(np.abs(errors))), float(np.median(errors)),
-                    float(np.median(others)) if others else None,
-                )
-            )  # fmt: skip
-    return found
+    for each in (rows.assign(operation="all"), rows):
+        alike = each.groupby(KEYS)
+        medians = alike[["median_error", "median_bias", "refitted_median_error"]].median()
+        medians.insert(0, "count", alike.size())
+        found.append(medians.reset_index())
+    table = pd.concat(found)
+    table["alignment"] = [f"{size} B" + " and more" * (size == SECTOR) for size in table.alignment]
+    return list(table.itertuples(index=False, name="Group"))
 
 
-def report(scored: Sequence[Scored], notes: Sequence[str]) -> Iterator[str]:
+COLUMNS = {
+    "GPU": "gpu", "operation": "operation", "alignment": "alignment", "count": "count", "size": "median_error:.1%",
+    "signed": "median_bias:+.1%", "refitted, left out": "refitted_median_error:.1%",
+}  # fmt: skip
+
+
+def view(scored: Sequence[Scored], notes: Sequence[str]) -> Iterator[Any]:
     """The groups as a table, and what was assumed."""
     yield f"{len(scored)} multiplies: predicted over measured time − 1, in the median"
-    heads = f"{'alignment':>14} {'count':>6} {'size':>7} {'signed':>8} {'refitted, left out':>19}"
-    yield f"{'GPU':20} {'operation':36} {heads}"
-    for group in groups(scored):
-        left_out = "" if group.refitted_median_error is None else f"{group.refitted_median_error:.1%}"
-        yield (
-            f"{group.gpu:20} {group.operation:36} {group.alignment:>14} {group.count:6} {group.median_error:7.1%} "
-            f"{group.median_bias:+8.1%} {left_out:>19}"
-        )
+    yield table_of(COLUMNS, groups(scored), left=("GPU", "operation"), gap=1)
     yield from notes
 
 
 def to_dict(scored: Sequence[Scored]) -> dict[str, Any]:
     """Every multiply and every group, as data."""
-    return {"rows": [asdict(item) for item in scored], "groups": [asdict(group) for group in groups(scored)]}
+    found: dict[str, Any] = finite(
+        {"rows": [*map(asdict, scored)], "groups": [row._asdict() for row in groups(scored)]}
+    )
+    return found

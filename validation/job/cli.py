@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands.options import examples
 from sim.errors import SpecError, nearest
 from sim.files import write_text
 
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
     from flopcast_validation.job.compare import JobResult
 
 _COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command(
-        name="job",
-        epilog=examples(
-            "validate job --quick",
-            "validate job --json job.json --figure job.png",
-            "validate job --device cpu --size tiny",
-        ),
-    )(job)
 
 
 def job(
