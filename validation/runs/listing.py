@@ -11,11 +11,11 @@ from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs.anchored import GIVEN, after_runs, thinned
 from flopcast_validation.runs.intervals import known_only, left_out, left_out_coverage, write_intervals
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
-from flopcast_validation.runs.report import markdown as mark_up
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
-from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.scored import Scored, modelled
+from flopcast_validation.tables import cells, markdown, table_of
 from sim.commands.progress import progress_bar, spinner
-from sim.table import columns_table, rows_table
+from sim.table import rows_table
 from sim.uncertainty import Spreads
 
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
@@ -50,7 +50,7 @@ def print_runs(
     if listing.update_intervals:
         _update_intervals(out, scored, shipped=shipped)
     if listing.transfer:
-        listed |= _print_transfer(out, scored, shipped=shipped, markdown=listing.markdown)
+        listed |= _print_transfer(out, scored, shipped=shipped, in_markdown=listing.markdown)
     groups = [*([in_the_wild(wild)] if wild else []), *groups_of(scored)]
     if listing.markdown:
         out.print(markdown_table(groups), soft_wrap=True)
@@ -82,17 +82,20 @@ def print_runs(
     return to_json(scored, groups) | listed
 
 
-def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdown: bool) -> dict[str, Any]:
+def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, in_markdown: bool) -> dict[str, Any]:
     """What is lost where the framework is not known, and won by runs of one's own; plain data of it."""
     from flopcast_validation.runs import transfer_report as report
+    from flopcast_validation.runs.transfer import transfer
 
-    found = report.transfer(scored, progress_bar, shipped)
+    found = transfer(scored, progress_bar, shipped)
     rows, covered, summed = report.rows_of(found), report.coverages(found), report.summaries(found)
     plain = {"transfer": [each.to_dict() for each in rows], "coverage": [each._asdict() for each in covered],
              "summary": [each._asdict() for each in summed]}  # fmt: skip
-    if markdown:
-        summary = mark_up([*report.SUMMARY], report.cells_of(report.SUMMARY, summed))
-        coverage = mark_up([*report.COVERAGE], report.cells_of(report.COVERAGE, covered))
+    if in_markdown:
+        summary, coverage = (
+            markdown(columns, cells(columns, each))
+            for columns, each in ((report.SUMMARY, summed), (report.COVERAGE, covered))
+        )
         out.print(f"{summary}\n\n{report.transfer_markdown(rows)}\n\n{coverage}", soft_wrap=True)
         return plain
     out.print(report.transfer_table(rows, out.width))
@@ -102,7 +105,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         "and GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
         "median.\n"
     )
-    out.print(rows_table([*report.SUMMARY], report.cells_of(report.SUMMARY, summed), gap=1))
+    out.print(table_of(report.SUMMARY, summed, gap=1))
     out.print(
         "Means over lineages, in the intervals that ship. score: the interval's width as a logarithm, and 20 times how "
         f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}. Lineages with "
@@ -112,7 +115,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         if each.worst:
             out.print(f"Made worst {each.what}: {each.worst} points")
     if covered:
-        out.print(rows_table([*report.COVERAGE], report.cells_of(report.COVERAGE, covered), gap=1))
+        out.print(table_of(report.COVERAGE, covered, gap=1))
         out.print(
             "inside: share of runs in the interval, mean over lineages; pooled: over runs. factor: the interval's, at "
             "the median.\n"
@@ -123,14 +126,15 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
 def _update_intervals(out: Any, scored: Sequence[Scored], *, shipped: bool) -> None:
     """Rewrite the table of intervals that ships, of the record and of these runs of other sources."""
     from flopcast_validation.run import published_runs
-    from flopcast_validation.runs.transfer_report import batches_of, transfer
+    from flopcast_validation.runs.transfer import transfer
+    from flopcast_validation.runs.transfer_report import batches_of
 
     with progress_bar("the record predicted") as report:
         record = list(scored) if shipped else score_all(published_runs(), report or (lambda done, total: None))
     batches = batches_of(transfer(record, progress_bar, given=()))
     if not shipped:
         ours = {item.run.source for item in record}
-        batches[0] += [item for item in scored if item.error is not None and item.run.source not in ours]
+        batches[0] += [item for item in modelled(scored) if item.run.source not in ours]
 
     def after(spreads: Spreads) -> list[list[Scored]]:
         """Runs once some of their source were measured, their frameworks unknown and known."""
@@ -151,22 +155,14 @@ def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> No
     if len(ranked) > most:
         rows.append((str(sum(count for _, count in ranked[most:])), f"{len(ranked) - most} more reasons (--json)"))
     if rows:
-        runs, reasons = zip(*rows, strict=True)
-        out.print(columns_table({"runs": runs, "not modelled because": reasons}, **_words("not modelled because")))
-
-
-def _words(*names: str) -> dict[str, Any]:
-    """The look of a table whose columns of these names are words, the last of them in lines."""
-    return {"left": names, "wrap": names[-1:]}
+        why = ("not modelled because",)
+        out.print(rows_table(("runs", *why), rows, left=why, wrap=why))
 
 
 def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
     """Frameworks that are not known, and what they were taken for."""
-    names = Counter(
-        item.run.framework or "not stated"
-        for item in scored
-        if item.run.framework_name == UNKNOWN and item.run.framework != UNKNOWN
-    )
+    runs = (item.run for item in scored if item.run.framework_name == UNKNOWN != item.run.framework)
+    names = Counter(run.framework or "not stated" for run in runs)
     if names:
         listed = ", ".join(f"{name} ({count})" for name, count in names.most_common(8))
         out.print(f"frameworks that are not known, priced as others of their time: {listed}")
@@ -181,19 +177,17 @@ def _print_every(out: Any, scored: Sequence[Scored]) -> None:
 
 
 def _print_worst(out: Any, scored: Sequence[Scored]) -> None:
-    ranked = worst(scored)
-    if ranked:
-        columns = {
-            "worst": [f"{item.error:+.1%}" for item, _ in ranked],
-            "run": [item.run.id for item, _ in ranked],
-            "why": [f"{item.run.gpu}, {item.run.framework}: {why}" for item, why in ranked],
-        }
+    rows = [
+        (f"{item.error:+.1%}", item.run.id, f"{item.run.gpu}, {item.run.framework}: {why}")
+        for item, why in worst(scored)
+    ]
+    if rows:
         out.print()
-        out.print(columns_table(columns, **_words("run", "why")))
+        out.print(rows_table(("worst", "run", "why"), rows, left=("run", "why"), wrap=("why",)))
 
 
 def _write_files(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
-    if listing.figure is not None and all(item.error is None for item in scored):
+    if listing.figure is not None and not modelled(scored):
         out.print(f"not drawn: {listing.figure}; no run could be modelled")
     elif listing.figure is not None:
         draw(scored, listing.figure)
