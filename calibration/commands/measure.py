@@ -116,7 +116,7 @@ def fit(
     """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile."""
     from flopcast_calibration.measurement import MeasurementSet, least_disturbed, write_journal
     from flopcast_calibration.readers import read_measurements
-    from flopcast_calibration.readers.collective_names import collective
+    from flopcast_calibration.readers.collectives import collective
     from sim.files import here_or_shipped
 
     check_out(out)
