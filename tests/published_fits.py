@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from flopcast_calibration.fit.kernels import GemmPoint, fit_alignment, fit_gemm
-from flopcast_calibration.fit.links import AllReducePoint, fit_all_reduce
-from flopcast_calibration.fit.network import NetworkPoint, fit_network
+from flopcast_calibration.fit.kernels import fit_alignment, fit_gemm
+from flopcast_calibration.fit.kernels import multiplies as multiplies_of_sizes
+from flopcast_calibration.fit.links import fit_all_reduce
+from flopcast_calibration.fit.network import fit_network
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, fit_to
-from flopcast_calibration.points import gemm_point
+from flopcast_calibration.points import multiplies_of
 from flopcast_calibration.readers.table import read_each_device
 from sim.costs.collectives import all_to_all_bytes
 from sim.costs.compute import gemm_time
@@ -54,31 +55,32 @@ def cluster_of(node: str) -> ClusterSpec:
     return ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), node)
 
 
-def multiplies(folder: Path, profile: str) -> list[GemmPoint]:
+def multiplies(folder: Path, profile: str) -> pd.DataFrame:
     """Measured multiplies of a profile's GPU with a stated shape."""
     _, gpus, dtypes, _ = SOURCES[profile]
     rows = pd.read_csv(folder / "gemm.csv").dropna(subset=["m", "n", "k", "tflops"])
     flop = 2.0 * rows.m * rows.n * rows.k
     chosen = rows.gpu.str.startswith(gpus or "no GPU") & rows["dtype"].isin(dtypes) & ~(rows.batch > 1)
     rows = rows.assign(time_s=flop / (rows.tflops * 1e12))[chosen & (flop >= SMALLEST_MULTIPLY)]
-    return [GemmPoint(*map(float, row)) for row in rows[["m", "n", "k", "time_s"]].itertuples(index=False)]
+    return multiplies_of_sizes(*(rows[name].to_numpy(float) for name in ("m", "n", "k", "time_s")))
 
 
-def all_reduces(folder: Path, gpu: str) -> list[AllReducePoint]:
+def all_reduces(folder: Path, gpu: str) -> pd.DataFrame:
     """Measured all-reduces inside one node of one GPU."""
     rows = pd.read_csv(folder / "collectives.csv", dtype={"nodes": str}).dropna(subset=["time_us", "bytes"])
     rows = rows[(rows.gpu == gpu.upper()) & (rows.nodes == "1") & (rows.collective == "all_reduce")]
     rows = rows[rows.bytes >= SMALLEST_REDUCE]
-    return [AllReducePoint(int(row.gpus), float(row.bytes), row.time_us * 1e-6) for row in rows.itertuples()]
+    return pd.DataFrame({"num_ranks": rows.gpus, "nbytes": rows.bytes, "time_s": rows.time_us * 1e-6})
 
 
 def refit(profile: str, folder: Path) -> dict[str, tuple[int, Fit]]:
     """Number of points and fit, for gemm and nvlink, of one shipped profile; a part without data is left out."""
     node, *_, precision = SOURCES[profile]
     cluster, fits = cluster_of(node), {}
-    if points := multiplies(folder, profile):
+    points, reduces = multiplies(folder, profile), all_reduces(folder, profile)
+    if len(points):
         fits["gemm"] = len(points), fit_gemm(points, cluster.gpu, precision)
-    if reduces := all_reduces(folder, profile):
+    if len(reduces):
         fits["nvlink"] = len(reduces), fit_all_reduce(reduces, cluster)
     return fits
 
@@ -88,7 +90,7 @@ def refit_alignment(folder: Path) -> tuple[int, Fit]:
 
     The table does not say the card's memory: streams of 1.41 TB/s are nine tenths of what 40 GB have.
     """
-    points = [gemm_point(item) for item in read_each_device(folder / "gemm_shapes.csv")["A100-SXM4"].measurements]
+    points = multiplies_of(read_each_device(folder / "gemm_shapes.csv")["A100-SXM4"].measurements)
     profile = Profile.read(load_preset("profiles", "a100"), "a100")
     gpu = cluster_of("dgx-a100-40gb").gpu
     return len(points), fit_alignment(points, gpu, "fp16", profile.gemm, profile.memory.efficiency)
@@ -101,13 +103,12 @@ def leave_shape_out(profile: str, folder: Path, most: int = 30) -> np.ndarray:
     """
     node, *_, precision = SOURCES[profile]
     gpu, points = cluster_of(node).gpu, multiplies(folder, profile)
-    shapes, errors = sorted({(point.m, point.n, point.k) for point in points}), []
-    for shape in shapes[:: max(1, len(shapes) // most)] if len(shapes) > 1 else ():
-        own = [point for point in points if (point.m, point.n, point.k) == shape]
-        fit = fit_gemm([point for point in points if point not in own], gpu, precision)
+    shapes, errors = list(points.groupby(["m", "n", "k"])), []
+    for shape, own in shapes[:: max(1, len(shapes) // most)] if len(shapes) > 1 else ():
+        fit = fit_gemm(points.drop(own.index), gpu, precision)
         gemm = GemmParams.model_construct(**fit.params, kernel_floor_s=2e-6)
         time_s = float(gemm_time(*shape, 1.0, precision, 2.0, gpu, gemm, 0.85))
-        errors += [time_s / point.time_s - 1.0 for point in own]
+        errors += [time_s / measured - 1.0 for measured in own.time_s]
     return np.array(errors)
 
 
@@ -213,18 +214,20 @@ def collectives(folder: Path) -> pd.DataFrame:
     return rows[rows.nodes.notna() & (rows.nodes != "1")]
 
 
-def read_points(folder: Path, network: Network) -> list[NetworkPoint]:
+def read_points(folder: Path, network: Network) -> pd.DataFrame:
     """A network's all-reduces of known size. Where only bandwidths are printed, the time follows from them."""
     rows = collectives(folder).dropna(subset="bytes")
     rows = rows[(rows.collective == "all_reduce") & rows.system.str.startswith(network.systems)]
-    seconds = (rows.time_us * 1e-6).fillna(rows.bytes / (rows.algbw_GBps * 1e9))
-    points = []
-    for row, time_s in zip(rows.itertuples(), seconds, strict=True):
-        if time_s > 0.0:
-            gpus, per_node = int(row.gpus), -(-int(row.gpus) // int(row.nodes))
-            rate = network.node_gbit_per_s * 1e9 / 8 / per_node
-            points.append(NetworkPoint(gpus, network.domain_gpus.get(gpus, per_node), rate, float(row.bytes), time_s))
-    return points
+    gpus = rows.gpus.astype(int)
+    per_node = -(-gpus // rows.nodes.astype(int))
+    points = {
+        "num_ranks": gpus,
+        "per_domain": gpus.map(network.domain_gpus).fillna(per_node),
+        "network_bytes_per_s": network.node_gbit_per_s * 1e9 / 8 / per_node,
+        "nbytes": rows.bytes,
+        "time_s": (rows.time_us * 1e-6).fillna(rows.bytes / (rows.algbw_GBps * 1e9)),
+    }
+    return pd.DataFrame(points).dropna()
 
 
 @dataclass(frozen=True)
@@ -243,25 +246,20 @@ class Score:
     counts: np.ndarray
 
 
-def score(network: Network, points: Sequence[NetworkPoint]) -> Score:
+def score(network: Network, points: pd.DataFrame) -> Score:
     """Fit everything, then leave halves of the sizes and numbers of GPUs out in turn."""
     node, profile = network.machine
 
-    def fit(some: Sequence[NetworkPoint]) -> Fit:
+    def fit(some: pd.DataFrame) -> Fit:
         return fit_network(some, node, profile, in_switch=network.in_switch, always=network.always)
 
-    def unseen(groups: Sequence[Sequence[NetworkPoint]]) -> np.ndarray:
-        seen = [[point for point in points if point not in left_out] for left_out in groups]
-        return np.concatenate([
-            np.expm1(fit(left_out).misfit(fit(rest).params)) for left_out, rest in zip(groups, seen, strict=True)
-        ])  # fmt: skip
+    def unseen(group: pd.Series) -> np.ndarray:
+        halves = [(fit(points[group == one]), fit(points[group != one])) for one in sorted(set(group))]
+        return np.concatenate([np.expm1(left_out.misfit(rest.params)) for left_out, rest in halves])
 
-    whole = fit(points)
-    sizes, counts = (sorted({getattr(point, name) for point in points}) for name in ("nbytes", "num_ranks"))
-    halves = [[point for point in points if point.nbytes in set(sizes[start::2])] for start in (0, 1)]
-    by_count = [[point for point in points if point.num_ranks == count] for count in counts]
-    of_counts = unseen(by_count) if len(counts) > 1 else np.zeros(0)
-    return Score(network, whole.params, np.expm1(whole.residuals), unseen(halves), of_counts)
+    whole, sizes = fit(points), points.nbytes.rank(method="dense") % 2
+    of_counts = unseen(points.num_ranks) if points.num_ranks.nunique() > 1 else np.zeros(0)
+    return Score(network, whole.params, np.expm1(whole.residuals), unseen(sizes), of_counts)
 
 
 def all_to_all_efficiencies(folder: Path) -> dict[str, float]:

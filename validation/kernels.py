@@ -17,7 +17,7 @@ import pandas as pd
 from flopcast_calibration.fit.kernels import NUMBER_BYTES, bounds_met, fit_gemm, gemm_times, with_fitted
 from flopcast_calibration.measurement import Measurement
 from flopcast_calibration.node import fitting_nodes, measured_cluster
-from flopcast_calibration.points import gemm_point, precision_of
+from flopcast_calibration.points import multiplies_of, precision_of
 from flopcast_calibration.readers import read_measurements
 from flopcast_calibration.readers.table import read_each_device
 from flopcast_validation.tables import table_of
@@ -102,29 +102,26 @@ def _of_one(
     items: Sequence[Measurement], device: str, gpu: GpuSpec, precision: str, profile: Profile
 ) -> Iterator[Scored]:
     """Multiplies of one GPU and precision."""
-    points, memory, width = [gemm_point(item) for item in items], profile.memory.efficiency, NUMBER_BYTES[precision]
+    points, memory, width = multiplies_of(items), profile.memory.efficiency, NUMBER_BYTES[precision]
     shipped = gemm_times(points, gpu, precision, profile.gemm.of(precision), memory)
-    refitted: list[float | None] = [None] * len(points)
-    shapes = [(point.m, point.n, point.k, point.batch) for point in points]
-    mixed = np.random.default_rng(0).permutation(len(set(shapes)))
-    part_of = dict(zip(sorted(set(shapes)), (mixed % PARTS).tolist(), strict=True))
-    met = bounds_met(points, width, profile.gemm.alignment)
+    parts = points.groupby(["m", "n", "k", "batch"]).ngroup().to_numpy()  # shapes, numbered
+    parts = np.random.default_rng(0).permutation(parts.max() + 1)[parts] % PARTS
+    refitted, met = np.full(len(points), np.nan), bounds_met(points, width, profile.gemm.alignment)
     for part in range(PARTS) if len(points) >= FEWEST else ():
-        known = [point for point, shape in zip(points, shapes, strict=True) if part_of[shape] != part]
         fit = fit_gemm(
-            known, gpu, precision, kernel_floor_s=profile.gemm.kernel_floor_s, memory_efficiency=memory,
+            points[parts != part], gpu, precision, kernel_floor_s=profile.gemm.kernel_floor_s, memory_efficiency=memory,
             alignment=profile.gemm.alignment, fitted=met,
         )  # fmt: skip
-        times = gemm_times(points, gpu, precision, with_fitted(profile.gemm, fit.params), memory)
-        for place, shape in enumerate(shapes):
-            if part_of[shape] == part:
-                refitted[place] = float(times[place]) / points[place].time_s - 1.0
-    for item, point, time, other in zip(items, points, shipped.tolist(), refitted, strict=True):
+        own = points[parts == part]
+        times = gemm_times(own, gpu, precision, with_fitted(profile.gemm, fit.params), memory)
+        refitted[parts == part] = times / own.time_s - 1.0
+    rows = zip(items, points.itertuples(), shipped.tolist(), refitted.tolist(), strict=True)
+    for item, point, time, other in rows:
         divisor = min(leading_divisors(point.m, point.n, point.k, width, point.layout))
         yield Scored(
             item.source, device, str(item.shape.get("operation", item.kind)), int(min(divisor, SECTOR)),
             *(int(size) for size in (point.m, point.n, point.k, point.batch)), point.layout,
-            point.time_s, time, time / point.time_s - 1.0, other,
+            point.time_s, time, time / point.time_s - 1.0, None if np.isnan(other) else other,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from flopcast_calibration.from_runs import predict
-from flopcast_calibration.readers.cells import ABOUT_THE_RUN, Row, named_in, names
+from flopcast_calibration.readers.cells import ABOUT_THE_RUN, FACTS, Row, named_in
 from flopcast_calibration.readers.training_runs import read_rows, read_run, reason
 from sim.arrays import Number
 from sim.errors import FlopcastError
@@ -146,7 +146,7 @@ def _comparable(row: Row, answer: Estimate) -> float:
     """
     use = answer.memory[-1] if row.get("peak_rank") == "last" else answer.largest
     source = str(row.get("source") or row.get("framework") or "")
-    by_source = (counts for words, counts in names("peaks").items() if named_in(source, words))
+    by_source = (counts for words, counts in FACTS["peaks"].items() if named_in(source, words))
     counted = _COUNTS[row.get("peak_counts") or next(by_source, "")](use)
     return float(min(counted, max(use.total, answer.memory_available_bytes)))
 
