@@ -217,15 +217,9 @@ def _measure_all(
     """Every task in turn; what rank 0 keeps in the journal is what all ranks agree on."""
     import torch.distributed as dist
 
-    # Groups of ranks are made when they are first needed, one for each algorithm that NCCL is asked for.
-    group_of = cache(lambda who, algorithm: dist.new_group(list(who), timeout=_LIMIT))
-    unable: dict[str, str] = {}
+    # Groups of ranks are made when they are first needed.
+    group_of = cache(lambda who: dist.new_group(list(who), timeout=_LIMIT))
     for kind, shape in tasks:
-        algorithm = str(shape.get("algorithm", ""))
-        if algorithm in unable:
-            if journal is not None:
-                journal.fail(kind, shape, unable[algorithm])
-            continue
         if journal is not None:
             journal.begin(kind, shape)
         begin = time.monotonic()
@@ -233,8 +227,6 @@ def _measure_all(
         errors: list[str | None] = [None] * job.world
         dist.all_gather_object(errors, error, group=control)
         error = next((text for text in errors if text), None)
-        if error is not None and algorithm:
-            unable[algorithm] = error
         if journal is None:
             continue
         if error is not None:
@@ -247,27 +239,19 @@ def _measure_all(
 
 
 def _one(
-    kind: str, shape: Shape, job: Job, device: str, group_of: Callable[[tuple[int, ...], str], Any]
+    kind: str, shape: Shape, job: Job, device: str, group_of: Callable[[tuple[int, ...]], Any]
 ) -> tuple[Any, str | None]:
     """Take part in one measurement: what came out, and what went wrong on this rank."""
     together = members(shape, job.ranks_per_node)
-    everyone = tuple(sorted(rank for who in together for rank in who))
-    algorithm = str(shape.get("algorithm", ""))
-    mine: Any = None
-    for who in together:  # every rank makes every group, in the same order
-        made = group_of(who, algorithm)
-        mine = made if job.rank in who else mine
-    crowd = group_of(everyone, "")
+    made = {who: group_of(who) for who in together}  # every rank makes every group, in the same order
+    crowd = group_of(tuple(sorted(rank for who in together for rank in who)))
+    mine = next((group for who, group in made.items() if job.rank in who), None)
     if mine is None:
         return None, None
-    if algorithm:
-        os.environ["NCCL_ALGO"] = algorithm  # read when the group first talks
     try:
         return _MEASURE[kind](shape, mine, crowd, job.rank, device), None
     except RuntimeError as error:
         return None, reason_of(error)
-    finally:
-        os.environ.pop("NCCL_ALGO", None)
 
 
 def reason_of(error: Exception) -> str:

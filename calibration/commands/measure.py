@@ -176,9 +176,7 @@ def _asked(machine: dict[str, Any], node: str | None, network: str | None, base:
 
 def _failures(data: Any) -> list[str]:
     """What could not be measured, counted by kind and reason."""
-    counts = Counter(
-        (item.kind, item.shape.get("algorithm") or item.shape.get("dtype", ""), item.reason) for item in data.failures
-    )
+    counts = Counter((item.kind, item.shape.get("dtype", ""), item.reason) for item in data.failures)
     return [f"{count} {kind} {what}: {reason}".replace(" :", ":") for (kind, what, reason), count in counts.items()]
 
 
