@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flopcast_validation.tables import Columns, cell, table_of
 from sim.errors import SpecError, nearest
 from sim.files import write_text
 
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
     from flopcast_validation.job.choose import Choice
     from flopcast_validation.job.compare import JobResult
 
-_COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
+COLUMNS: Columns = {
+    "configuration": lambda row: row.configuration.name,
+    "predicted": lambda row: f"{row.predicted_s * 1e3:,.0f} ms",
+    "measured": lambda row: f"{row.measured_s * 1e3:,.0f} ms",
+    "error": "error:+.1%",
+    "loss Δ": "loss_error:.0e",
+    "others' share": "foreign_share:.0%",
+}
 
 
 def job(
@@ -90,26 +98,19 @@ def _compare(
     console = Console(highlight=False)
     for line in choice.notes:
         console.print(line, style="dim")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, console.status("calibrating") as status:
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
-        with console.status("calibrating") as status:
-            machine, facts = calibrate_machine(
-                shape,
-                suite,
-                device,
-                keep or Path(folder),
-                patience_s,
-                lambda what: status.update(f"calibrating: {what}"),
-            )
+        machine, facts = calibrate_machine(
+            shape, suite, device, keep or Path(folder), patience_s, lambda what: status.update(f"calibrating: {what}")
+        )
     rows = predict_all(shape, suite, machine)
-    console.print(_line(_COLUMNS), style="bold")
+    console.print(_line([*COLUMNS][:-1]), style="bold")
 
     def report(row: JobResult, repeat: int) -> None:
-        cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
         if repeats > 1 and row is rows[0]:
             console.print(f"repeat {repeat + 1} of {repeats}", style="dim")
-        console.print(_line((*cells, f"{row.loss_error:.0e}")))
+        console.print(_line([cell(row, how) for how in COLUMNS.values()][:-1]))
         if out is not None:
             _write(out, shape, rows, facts)
 
@@ -122,9 +123,9 @@ def _compare(
     done = [row for row in rows if row.seconds]
     if done:
         _conclude(console, done, figure)
-    if out is not None and done:
-        _write(out, shape, rows, facts)
-        console.print(f"written: {out}")
+        if out is not None:
+            _write(out, shape, rows, facts)
+            console.print(f"written: {out}")
     if interrupted:
         raise typer.Exit(130)
 
@@ -133,15 +134,9 @@ def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
     """The table as it stands after all repeats, its summary, and the figure."""
     from flopcast_validation.job.compare import summary
     from flopcast_validation.job.figure import draw
-    from sim.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="median over the repeats", title_justify="left")
-    for name in (*_COLUMNS, "others' share"):
-        table.add_column(name, justify="left" if name == "configuration" else "right")
-    for row in done:
-        cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
-        table.add_row(*cells, f"{row.loss_error:.0e}", f"{row.foreign_share:.0%}")
-    console.print(table)
+    console.print("median over the repeats", style="italic")
+    console.print(table_of(COLUMNS, done))
     found = summary(done)
     console.print(
         f"{found['configurations']} configurations: absolute error {found['median_abs_error']:.1%} in the median, "
@@ -169,9 +164,6 @@ def _write(path: Path, shape: Any, rows: list[JobResult], facts: dict[str, Any])
     write_text(path, json.dumps(data, indent=1) + "\n")
 
 
-def _line(cells: tuple[str, ...]) -> str:
+def _line(cells: list[str]) -> str:
+    """Cells of a row while others are still measured."""
     return f"{cells[0]:42}" + "".join(f"{cell:>9}" for cell in cells[1:])
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms"
