@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,10 +75,8 @@ def anchor(
         print_json({"profile": profile, **facts_of(found), "does_not_fit": list(too_full), "behind": behind_it})
     else:
         print_ = Console(highlight=False, markup=False).print
-        _print_moved(print_, found)
-        _print_steps(print_, found)
-        _print_too_full(print_, too_full)
-        _print_behind(print_, behind)
+        for part in _view(found, too_full, behind):
+            print_(part, soft_wrap="(-s " in str(part))  # what is typed again stays on one line
         if learnt:
             print_(f"profile: {out}", soft_wrap=True)
             first = shlex.quote(str(scenarios[0]))
@@ -173,22 +171,43 @@ def facts_of(found: RunsFit) -> dict[str, Any]:
 
 AGREES = 0.02
 """Share by which a predicted step may be off and still be as it was measured: no value need move."""
+LIKELY = 0.05
+"""How likely what may be behind a measurement has to be, to be named."""
+_TOO_FAR = (
+    "further off than three standard deviations of all that is uncertain. The scenario is probably not what ran: look "
+    "at the causes below, at training.precision, training.global_batch_size, training.sequence_length and the plan's "
+    "degrees, and whether the log counts micro-batches as steps."
+)
+_MISSING = (
+    "The scenario may miss something: precision, kernels, recomputation, a slow node. Estimates are less sure for it."
+)
+_TOO_FULL = (
+    "and yet it ran. It probably kept less than the scenario says: look at plan.recompute, plan.zero_stage, "
+    "plan.microbatch_size and training.optimizer before you trust the values above."
+)
 
 
-def _print_moved(print_: Any, found: RunsFit) -> None:
-    """The values that moved, and why the others did not."""
-    still = [item.name for item in found.parameters if not item.moved]
-    used = [abs(error) for run, error in zip(found.runs, found.before, strict=True) if run not in found.too_far]
-    if len(still) < len(found.parameters):
-        print_(_moved(found))
-    if not still or not used:
-        return
-    why = "the steps are nearly as predicted" if max(used) < AGREES else "the measured steps do not depend on them"
-    print_(f"unchanged, as {why}: {', '.join(still)}")
+def _view(found: RunsFit, too_full: Mapping[str, Any], behind: Sequence[Explanation]) -> Iterator[Any]:
+    """The values that moved, what was measured and predicted of every run, and what may be behind the times."""
+    from sim.units import show
+
+    yield from _moved(found)
+    for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
+        yield from _step(found, run, before, after)
+    for name, answer in too_full.items():
+        needed, available = (show(each, "B") for each in (answer.largest.total, answer.memory_available_bytes))
+        yield f"{name}: the scenario needs {needed} a GPU and has {available}, {_TOO_FULL}"
+    yield "possible causes, the likeliest first:"
+    for each in behind:
+        if each.probability >= LIKELY:
+            changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""
+            yield f"  {each.probability:4.0%}  {each.name or 'none beyond what the scenario states'}{changes}"
+    if behind[0].changes:
+        yield f"  Look at: {behind[0].look}. If that is the cause, add the setting above and anchor again."
 
 
-def _moved(found: RunsFit) -> Any:
-    """A rich table of the values that moved, most first."""
+def _moved(found: RunsFit) -> Iterator[Any]:
+    """A table of the values that moved, most first, and why the others did not."""
     from sim.table import rows_table
 
     ranked = sorted(found.parameters, key=lambda each: -abs(each.value - each.prior) / each.prior_width)
@@ -197,47 +216,27 @@ def _moved(found: RunsFit) -> Any:
         for item in ranked
         if item.moved
     ]
-    return rows_table(("parameter", "before", "after", "± (1 sd)", ""), rows, left=("parameter", ""))
+    still = [item.name for item in found.parameters if not item.moved]
+    used = [abs(error) for run, error in zip(found.runs, found.before, strict=True) if run not in found.too_far]
+    if rows:
+        yield rows_table(("parameter", "before", "after", "± (1 sd)", ""), rows, left=("parameter", ""))
+    if still and used:
+        why = "the steps are nearly as predicted" if max(used) < AGREES else "the measured steps do not depend on them"
+        yield f"unchanged, as {why}: {', '.join(still)}"
 
 
-def _print_steps(print_: Any, found: RunsFit) -> None:
-    """What was measured and predicted of every run, and what values alone cannot explain."""
+def _step(found: RunsFit, run: Run, before: float, after: float) -> Iterator[str]:
+    """What was measured and predicted of a run, and what values alone cannot explain."""
     from sim.uncertainty import REST
     from sim.units import show_time
 
-    for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
-        name = f"{run.id}: " if len(found.runs) > 1 else ""
-        step_s = run.measured
-        print_(
-            f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before, "
-            f"{show_time(step_s * (1 + after))} after"
-        )
-        if run in found.too_far:
-            print_(
-                f"  It changes nothing, as it is {1 / (1 + before):.2f} times the prediction: further off than three "
-                "standard deviations of all that is uncertain. The scenario is probably not what ran: look at the "
-                "causes below, at training.precision, training.global_batch_size, training.sequence_length and the "
-                "plan's degrees, and whether the log counts micro-batches as steps."
-            )
-        elif run not in found.explained:
-            print_(
-                f"  What remains is more than runs of one framework differ by ({REST:.0%}). The "
-                "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates are less sure "
-                "for it."
-            )
-
-
-def _print_too_full(print_: Any, too_full: Mapping[str, Any]) -> None:
-    """The runs that took place although the scenario says that they do not fit in memory."""
-    from sim.units import show
-
-    for name, answer in too_full.items():
-        print_(
-            f"{name}: the scenario needs {show(answer.largest.total, 'B')} a GPU and has "
-            f"{show(answer.memory_available_bytes, 'B')}, and yet it ran. It probably kept less than the scenario "
-            "says: look at plan.recompute, plan.zero_stage, plan.microbatch_size and training.optimizer before you "
-            "trust the values above."
-        )
+    name = f"{run.id}: " if len(found.runs) > 1 else ""
+    measured, first, last = (show_time(run.measured * (1 + each)) for each in (0.0, before, after))
+    yield f"{name}step time: measured {measured}, predicted {first} before, {last} after"
+    if run in found.too_far:
+        yield f"  It changes nothing, as it is {1 / (1 + before):.2f} times the prediction: {_TOO_FAR}"
+    elif run not in found.explained:
+        yield f"  What remains is more than runs of one framework differ by ({REST:.0%}). {_MISSING}"
 
 
 def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Scenario:
@@ -245,22 +244,3 @@ def _changed(path: Path, settings: Sequence[str], changes: Sequence[str]) -> Sce
     from sim.specs import load_scenario
 
     return load_scenario(path, [*settings, *changes])
-
-
-LIKELY = 0.05
-"""How likely what may be behind a measurement has to be, to be named."""
-
-
-def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
-    """What may be behind the measured times, the likeliest first, and what to do where one thing is."""
-    print_("possible causes, the likeliest first:")
-    for each in behind:
-        if each.probability >= LIKELY:
-            changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""
-            print_(
-                f"  {each.probability:4.0%}  {each.name or 'none beyond what the scenario states'}{changes}",
-                soft_wrap=True,
-            )
-    first = behind[0]
-    if first.changes:
-        print_(f"  Look at: {first.look}. If that is the cause, add the setting above and anchor again.")

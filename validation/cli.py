@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from flopcast_validation.job.cli import job
+from flopcast_validation.runs import Listing
 from flopcast_validation.steps import steps
 from flopcast_validation.strategies.cli import strategies
+from sim.commands.fills import with_records
 from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, examples, print_json
 from sim.commands.progress import progress_bar, spinner
 from sim.files import write_text
@@ -27,67 +29,44 @@ app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measure
         "validate --kernels gemm.csv --json kernels.json",
     )
 )
+@with_records
 def validate(
     context: typer.Context,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="CSV of measured training runs, or a folder of scenarios with cases.csv; several are read as one."
-        ),
-    ] = None,
-    memory: Annotated[
-        Path | None,
-        typer.Option(help="CSV of layouts that fitted or ran out of memory; what it leaves out is as in --runs."),
-    ] = None,
-    kernels: Annotated[
-        list[Path] | None,
-        typer.Option(help="Measured multiplies: any table or journal that calibrate fit reads; GPUs may differ."),
-    ] = None,
-    profile: Annotated[str | None, typer.Option(help="Profile for all runs, instead of the one of each GPU.")] = None,
+    *,
+    runs: list[Path] | None = None,
+    memory: Path | None = None,
+    kernels: list[Path] | None = None,
+    profile: str | None = None,
     json_file: JsonFile = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured here (.png, .svg).")] = None,
-    every: Annotated[bool, typer.Option("--every", help="List every run, not only groups.")] = False,
-    sweeps: Annotated[
-        bool, typer.Option("--sweeps", help="List every sweep of layouts: what we pick, what was the fastest.")
-    ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the record as a table of Markdown only.")] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Set a field in every row: stack.attention=math.")
-    ] = None,
-    export: Annotated[
-        Path | None, typer.Option(help="Write every modelled row as a scenario file into this folder.")
-    ] = None,
-    transfer: Annotated[
-        bool,
-        typer.Option(
-            "--transfer",
-            help="Errors once one and three runs of a source are given; the record that ships is treated as unknown.",
-        ),
-    ] = False,
+    settings: list[str] | None = None,
+    listing: Listing,
     without: Annotated[
         list[str] | None, typer.Option(hidden=True, help="Leave out rows of --runs whose id fits this: ds-*.")
     ] = None,
-    update_intervals: Annotated[
-        bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
-    ] = False,
 ) -> None:
-    """Without options: the published tables that ship with flopcast. With --runs: a table of your own."""
+    """Without options: the published tables that ship with flopcast. With --runs: a table of your own.
+
+    runs : CSV of measured training runs, or a folder of scenarios with cases.csv; several are read as one.
+    memory : CSV of layouts that fitted or ran out of memory; what it leaves out is as in --runs.
+    kernels : Measured multiplies: any table or journal that calibrate fit reads; GPUs may differ.
+    profile : Profile for all runs, instead of the one of each GPU.
+    settings --set -s : Set a field in every row: stack.attention=math.
+    """
     if context.invoked_subcommand is not None:
         return
-    for target, endings in ((json_file, ()), (figure, (".png", ".svg", ".pdf"))):
+    for target, endings in ((json_file, ()), (listing.figure, (".png", ".svg", ".pdf"))):
         _check_target(target, endings)
     quiet = str(json_file) == "-"
     found: dict[str, Any] = {}
     if runs or (memory is None and not kernels):
         from flopcast_validation.run import WILD, published_runs
-        from flopcast_validation.runs.listing import Listing, print_runs
+        from flopcast_validation.runs.listing import print_runs
         from flopcast_validation.runs.score import score_all
 
-        read = _read(runs or [], profile, settings or [], without or [], quiet=markdown or quiet)
+        read = _read(runs or [], profile, settings or [], without or [], quiet=listing.markdown or quiet)
         with progress_bar("runs predicted") as progress:
             scored = score_all(read, progress or (lambda done, total: None))
         wild = [] if runs else score_all(published_runs(profile, settings or [], folder=WILD))
-        listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
         found |= print_runs(_console(quiet), scored, listing, shipped=not runs, wild=wild)
     if memory is not None:
         scores = _memory(memory, [each for each in runs or [] if each.is_file()], quiet)
@@ -128,6 +107,15 @@ def network() -> None:
     _show(view)
 
 
+app.command(
+    "job",
+    epilog=examples(
+        "validate job --quick", "validate job --json job.json --figure job.png", "validate job --device cpu --size tiny"
+    ),
+)(with_records(job))
+app.command("steps", epilog=examples("validate steps -o steps.csv"))(with_records(steps))
+
+
 @app.command("rl", epilog=examples("validate rl", "validate rl --json"))
 def rl(as_json: Json = False) -> None:
     """Rates of TensorRT-LLM and step times of NeMo RL, as printed, beside what `flopcast rl` predicts."""
@@ -140,14 +128,9 @@ def rl(as_json: Json = False) -> None:
         _show(lambda: view(*found))
 
 
-app.command(
-    "job",
-    epilog=examples(
-        "validate job --quick", "validate job --json job.json --figure job.png", "validate job --device cpu --size tiny"
-    ),
-)(job)
-app.command("steps", epilog=examples("validate steps -o steps.csv"))(steps)
-app.command("strategies", epilog=examples("validate strategies", "validate strategies --ideal-network"))(strategies)
+app.command("strategies", epilog=examples("validate strategies", "validate strategies --ideal-network"))(
+    with_records(strategies)
+)
 
 
 def _show_claims(table: str, json_file: Path | None) -> None:

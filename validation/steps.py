@@ -120,14 +120,19 @@ def suite(quick: bool = False) -> Iterator[Run]:
 
 
 def steps(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write; runs that it holds are not run again.")],
-    quick: Annotated[bool, typer.Option("--quick", help="One run of a small model.")] = False,
+    *,
+    out: Path,
+    quick: bool = False,
     timed: Annotated[int, typer.Option(min=1, help="Timed steps of a run.")] = 10,
-    only: Annotated[str, typer.Option(help="Runs whose name has these letters.")] = "",
+    only: str = "",
 ) -> None:
     """Train Hugging Face's models on this GPU for real, and write what a step took as a table for `validate --runs`.
 
     Needs torch with a GPU, transformers and peft. Ctrl-C keeps what was measured.
+
+    out --out -o : Table to write; runs that it holds are not run again.
+    quick : One run of a small model.
+    only : Runs whose name has these letters.
     """
     import torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,33 +27,35 @@ COLUMNS: Columns = {
 }
 
 
-def job(
-    quick: Annotated[bool, typer.Option("--quick", help="Three small configurations, for CI.")] = False,
-    size: Annotated[
-        str,
-        typer.Option(
-            help="Model size: tiny, small (0.35 B parameters), medium (1.3 B), large (6.7 B); auto is tiny on a CPU, "
-            "on GPUs the largest that one of them trains."
-        ),
-    ] = "auto",
-    repeats: Annotated[int, typer.Option(min=1, help="How many times to run all configurations.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5,
-    device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
+@dataclass(frozen=True, slots=True)
+class Comparing:
+    """How configurations are run, and what is kept of it.
+
+    out --json OUT : Write rows and facts as JSON.
+    figure : Draw a measured and the simulated timeline (.png or .svg).
+    keep : Folder for the raw measurements; those it holds are not taken again.
+    """
+
+    repeats: Annotated[int, typer.Option(min=1, help="How many times to run all configurations.")] = 1
+    steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5
     patience: Annotated[
         float,
         typer.Option(min=0, help="Seconds to wait for other programs to leave the machine alone; 0 with --quick."),
-    ] = 60.0,
-    out: Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write rows and facts as JSON.")] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="Draw a measured and the simulated timeline (.png or .svg).")
-    ] = None,
-    keep: Annotated[
-        Path | None, typer.Option(help="Folder for the raw measurements; those it holds are not taken again.")
-    ] = None,
-) -> None:
+    ] = 60.0
+    out: Path | None = None
+    figure: Path | None = None
+    keep: Path | None = None
+
+
+def job(*, quick: bool = False, size: str = "auto", device: str = "auto", how: Comparing) -> None:
     """Train a GPT for real, cut in many ways; predict each step time before it runs, and compare.
 
     Needs torch. Uses the GPUs of this machine, or those of several under torchrun. Ctrl-C keeps what was measured.
+
+    quick : Three small configurations, for CI.
+    size : Model size: tiny, small (0.35 B parameters), medium (1.3 B), large (6.7 B); auto is tiny on a CPU, on GPUs
+        the largest that one of them trains.
+    device : cuda, cpu, or auto.
     """
     from flopcast_calibration.bench.run import pick_device
 
@@ -70,23 +72,13 @@ def job(
         others.follow()
         return
     try:
-        choice = choose(size, quick, chosen)
-        _compare(choice, chosen, steps, repeats, 0.0 if quick else patience, out, figure, keep)
+        _compare(choose(size, quick, chosen), chosen, 0.0 if quick else how.patience, how)
     finally:
         if others is not None:
             others.release()
 
 
-def _compare(
-    choice: Choice,
-    device: str,
-    steps: int,
-    repeats: int,
-    patience_s: float,
-    out: Path | None,
-    figure: Path | None,
-    keep: Path | None,
-) -> None:
+def _compare(choice: Choice, device: str, patience_s: float, how: Comparing) -> None:
     import tempfile
 
     from rich.console import Console
@@ -99,33 +91,32 @@ def _compare(
     for line in choice.notes:
         console.print(line, style="dim")
     with tempfile.TemporaryDirectory() as folder, console.status("calibrating") as status:
-        if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
+        kept = how.keep or Path(folder)
+        kept.mkdir(parents=True, exist_ok=True)
         machine, facts = calibrate_machine(
-            shape, suite, device, keep or Path(folder), patience_s, lambda what: status.update(f"calibrating: {what}")
+            shape, suite, device, kept, patience_s, lambda what: status.update(f"calibrating: {what}")
         )
     rows = predict_all(shape, suite, machine)
     console.print(_line([*COLUMNS][:-1]), style="bold")
 
     def report(row: JobResult, repeat: int) -> None:
-        if repeats > 1 and row is rows[0]:
-            console.print(f"repeat {repeat + 1} of {repeats}", style="dim")
+        if how.repeats > 1 and row is rows[0]:
+            console.print(f"repeat {repeat + 1} of {how.repeats}", style="dim")
         console.print(_line([cell(row, how) for how in COLUMNS.values()][:-1]))
-        if out is not None:
-            _write(out, shape, rows, facts)
+        if how.out is not None:
+            _write(how.out, shape, rows, facts)
 
     interrupted = False
     try:
-        measure_all(rows, shape, device, steps, repeats, patience_s, report)
+        measure_all(rows, shape, device, how.steps, how.repeats, patience_s, report)
     except KeyboardInterrupt:
         interrupted = True
         console.print("interrupted; what was measured counts")
     done = [row for row in rows if row.seconds]
     if done:
-        _conclude(console, done, figure)
-        if out is not None:
-            _write(out, shape, rows, facts)
-            console.print(f"written: {out}")
+        _conclude(console, done, how.figure)
+        if how.out is not None:
+            console.print(f"written: {how.out}")
     if interrupted:
         raise typer.Exit(130)
 

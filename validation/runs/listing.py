@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flopcast_calibration.readers.described import UNKNOWN
+from flopcast_validation.runs import Listing
 from flopcast_validation.runs.anchored import GIVEN, after_runs, thinned
 from flopcast_validation.runs.intervals import known_only, left_out, left_out_coverage, write_intervals
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
@@ -21,25 +21,6 @@ from sim.uncertainty import Spreads
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
 """Groups that are printed of the published runs that ship, and of a table of one's own."""
-
-
-class Listing(NamedTuple):
-    """What is asked for beside the groups.
-
-    every, sweeps : list every run, every sweep of layouts.
-    markdown : print the record as the README's table, and nothing else.
-    figure, export : where to draw, and where to write scenario files.
-    transfer : errors of frameworks taken for unknown ones, and after some of their runs were measured.
-    update_intervals : rewrite the table of 90 % intervals.
-    """
-
-    every: bool = False
-    sweeps: bool = False
-    markdown: bool = False
-    figure: Path | None = None
-    export: Path | None = None
-    transfer: bool = False
-    update_intervals: bool = False
 
 
 def print_runs(

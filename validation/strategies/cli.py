@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
 from sim.commands.options import Json, Png, Svg, figure_paths, print_json, print_view, read_numbers
 
@@ -20,22 +20,25 @@ OF_SIZES = (
 
 
 def strategies(
-    x: Annotated[int, typer.Argument(help="The x of the model X_x; 160 is 1.26 trillion parameters.")] = 160,
-    bandwidth: Annotated[str, typer.Option(help="Of the network, a GPU and direction.")] = "200 Gbit/s",
-    ideal_network: Annotated[
-        bool, typer.Option("--ideal-network", help="It reaches that, and costs compute nothing.")
-    ] = False,
-    network_efficiency: Annotated[
-        float | None,
-        typer.Option(help="Share of it that all traffic reaches; an Ethernet preset's, or the A100 profile's."),
-    ] = None,
-    vocabulary: Annotated[int, typer.Option(help="Vocabulary size; the paper counts none, as 16 does.")] = 51_200,
-    sizes: Annotated[str | None, typer.Option(help="Time against model size instead: 32,64,160,320.")] = None,
+    x: Annotated[int, Argument(help="The x of the model X_x; 160 is 1.26 trillion parameters.")] = 160,
+    *,
+    bandwidth: str = "200 Gbit/s",
+    ideal_network: bool = False,
+    network_efficiency: float | None = None,
+    vocabulary: int = 51_200,
+    sizes: str | None = None,
     as_json: Json = False,
     png: Png = None,
     svg: Svg = None,
 ) -> None:
-    """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best."""
+    """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best.
+
+    bandwidth : Of the network, a GPU and direction.
+    ideal_network : It reaches that, and costs compute nothing.
+    network_efficiency : Share of it that all traffic reaches; an Ethernet preset's, or the A100 profile's.
+    vocabulary : Vocabulary size; the paper counts none, as 16 does.
+    sizes : Time against model size instead: 32,64,160,320.
+    """
     from flopcast_validation.strategies import view
     from flopcast_validation.strategies.plans import THREE, alone, compare_strategies
     from flopcast_validation.strategies.question import family, formula_days, question
