@@ -2,7 +2,7 @@
 
 A step time's logarithm is off by the sum, over its causes, of the cause's share of the step times how far the seconds
 of that cause are off, and by a rest of the run's own. Both spreads are learnt from published runs
-(`presets/intervals.yaml`; `flopcast validate --runs FILE --update-intervals`). A measured run tells of others as far as
+(`presets/intervals.yaml`; `python -m tests.learn_intervals`). A measured run tells of others as far as
 they are made of the same and are alike: conditioned on it, their interval narrows, unless it was further off than
 expected. The two sides differ, since what is not known of a network, a host and a build costs time more often than
 it saves some.

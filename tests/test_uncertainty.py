@@ -11,7 +11,7 @@ from scipy.optimize import check_grad
 
 from flopcast_calibration.readers.training_runs import Run
 from flopcast_calibration.write import as_measured
-from flopcast_validation.runs.intervals import APART, Source, _surprise, learn, left_out, reached, write_intervals
+from flopcast_validation.runs.intervals import APART, Source, _surprise, learn, left_out, reached
 from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
 from sim.specs.values import place_of
@@ -34,6 +34,7 @@ from sim.uncertainty import (
     shipped_spreads,
     spread_of,
 )
+from tests.learn_intervals import write_intervals
 
 PARTLY = Spreads(dict.fromkeys(PARTS, 0.2), dict.fromkeys(FACTS, 1.5), {}, (1.0, 2.0))
 

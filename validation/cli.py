@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -40,9 +39,6 @@ def validate(
     json_file: JsonFile = None,
     settings: list[str] | None = None,
     listing: Listing,
-    without: Annotated[
-        list[str] | None, typer.Option(hidden=True, help="Leave out rows of --runs whose id fits this: ds-*.")
-    ] = None,
 ) -> None:
     """Without options: the published tables that ship with flopcast. With --runs: a table of your own.
 
@@ -63,7 +59,7 @@ def validate(
         from flopcast_validation.runs.listing import print_runs
         from flopcast_validation.runs.score import score_all
 
-        read = _read(runs or [], profile, settings or [], without or [], quiet=listing.markdown or quiet)
+        read = _read(runs or [], profile, settings or [], quiet=listing.markdown or quiet)
         with progress_bar("runs predicted") as progress:
             scored = score_all(read, progress or (lambda done, total: None))
         wild = [] if runs else score_all(published_runs(profile, settings or [], folder=WILD))
@@ -191,11 +187,8 @@ def _console(quiet: bool = False) -> Any:
     return Console(highlight=False, markup=False, quiet=quiet)  # a cell of a table may hold [brackets]
 
 
-def _read(tables: list[Path], profile: str | None, settings: list[str], without: list[str], *, quiet: bool) -> Any:
-    """Runs of tables, or the published ones that ship. What is wrong with options and tables is said before any work.
-
-    without : patterns of ids that are left out.
-    """
+def _read(tables: list[Path], profile: str | None, settings: list[str], *, quiet: bool) -> Any:
+    """Runs of tables, or the published ones that ship; what is wrong with options and tables is said before any work."""
     from flopcast_calibration.readers.cases import read_measured
     from flopcast_calibration.readers.training_runs import unread_columns
     from flopcast_validation.run import published_runs, report
@@ -209,7 +202,7 @@ def _read(tables: list[Path], profile: str | None, settings: list[str], without:
     unread = dict.fromkeys(name for path in tables if not path.is_dir() for name in unread_columns(path))
     if unread and not quiet:
         typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
-    return [run for run in runs if not any(fnmatch(run.id, pattern) for pattern in without)]
+    return runs
 
 
 def _memory(path: Path, runs: list[Path], quiet: bool) -> dict[str, Any]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from typer import Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +24,3 @@ class Listing:
     markdown: bool = False
     export: Path | None = None
     transfer: bool = False
-    update_intervals: Annotated[
-        bool, Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
-    ] = False

@@ -42,15 +42,6 @@ def sources(scored: Sequence[Scored]) -> dict[tuple[str, str, str], list[Scored]
     return grouped(((each.lineage, each.run.source, each.scenario.profile.gpu), each) for each in modelled(scored))
 
 
-MOST = 24
-"""Runs of a source that intervals after measured runs are learnt from."""
-
-
-def thinned(scored: Sequence[Scored]) -> list[Scored]:
-    """At most MOST runs of each source, evenly sampled."""
-    return [item for items in sources(scored).values() for item in items[:: -(-len(items) // MOST)]]
-
-
 def after_runs(
     scored: Sequence[Scored],
     count: int,

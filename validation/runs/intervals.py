@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import lgamma, log
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
-import sim.uncertainty
 from flopcast_validation.runs.scored import Scored, modelled
-from sim.files import write_text
 from sim.report.terminal import grouped
 from sim.specs.values import doublings
 from sim.uncertainty import (
@@ -253,29 +250,6 @@ def reached(sizes: np.ndarray, weights: np.ndarray) -> float:
     order = np.argsort(sizes)[np.sum(sizes <= 0.0) :]
     held = np.cumsum(weights[order])
     return float(sizes[order][np.searchsorted(held, LEVEL * held[-1])])
-
-
-def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
-    """Rewrite `sim/presets/intervals.yaml`."""
-    tables = {
-        "parts:  # of the seconds of what a step is made of": spreads.parts,
-        "facts:  # factors on these": spreads.facts,
-        "apart:  # by what share two runs tell less of each other for each doubling of what they differ in": (
-            spreads.apart
-        ),
-    }
-    lines = ["# How far step times are off, as standard deviations of logarithms; flopcast validate --update-intervals"]
-    for head, values in tables.items():
-        lines += [head, *(f"  {name}: {value:.3f}" for name, value in values.items())]
-    down, up = spreads.reach
-    lines += [
-        f"reach: [{down:.3f}, {up:.3f}]  # how many of them the interval reaches down and up",
-        "published:  # lineages and runs by GPU, sharding and precision",
-        *(f'  "{kind}": [{lineages}, {runs}]' for kind, (lineages, runs) in spreads.published.items()),
-        f"runs: {spreads.runs}",
-        f"lineages: {spreads.lineages}",
-    ]
-    write_text(path or sim.uncertainty.TABLE, "\n".join(lines) + "\n")
 
 
 def left_out_coverage(scored: Sequence[Scored]) -> float:

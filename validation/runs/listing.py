@@ -8,15 +8,13 @@ from typing import Any
 
 from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs import Listing
-from flopcast_validation.runs.anchored import GIVEN, after_runs, thinned
-from flopcast_validation.runs.intervals import known_only, left_out, left_out_coverage, write_intervals
+from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
-from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
+from flopcast_validation.runs.score import groups_of, in_the_wild
 from flopcast_validation.runs.scored import Scored, modelled
 from flopcast_validation.tables import cells, markdown, table_of
-from sim.commands.progress import progress_bar, spinner
+from sim.commands.progress import progress_bar
 from sim.table import rows_table
-from sim.uncertainty import Spreads
 
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
@@ -28,8 +26,6 @@ def print_runs(
 ) -> dict[str, Any]:
     """Print the scores; plain data of all of it."""
     listed: dict[str, Any] = {}
-    if listing.update_intervals:
-        _update_intervals(out, scored, shipped=shipped)
     if listing.transfer:
         listed |= _print_transfer(out, scored, shipped=shipped, in_markdown=listing.markdown)
     groups = [*([in_the_wild(wild)] if wild else []), *groups_of(scored)]
@@ -102,31 +98,6 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, in_mar
             "the median.\n"
         )
     return plain
-
-
-def _update_intervals(out: Any, scored: Sequence[Scored], *, shipped: bool) -> None:
-    """Rewrite the table of intervals that ships, of the record and of these runs of other sources."""
-    from flopcast_validation.run import published_runs
-    from flopcast_validation.runs.transfer import transfer
-    from flopcast_validation.runs.transfer_report import batches_of
-
-    with progress_bar("the record predicted") as report:
-        record = list(scored) if shipped else score_all(published_runs(), report or (lambda done, total: None))
-    batches = batches_of(transfer(record, progress_bar, given=()))
-    if not shipped:
-        ours = {item.run.source for item in record}
-        batches[0] += [item for item in modelled(scored) if item.run.source not in ours]
-
-    def after(spreads: Spreads) -> list[list[Scored]]:
-        """Runs once some of their source were measured, their frameworks unknown and known."""
-        known = [thinned(items) for items in (batches[1], known_only(batches[0]))]
-        every = [after_runs(items, count, first_order=spreads) for items in known for count in GIVEN]
-        return [[item for each in found for item in each.after] for found in every]
-
-    with spinner("learning"):
-        spreads, _ = left_out(batches, after)
-    write_intervals(spreads)
-    out.print(f"intervals written, of {spreads.runs:,} runs of {spreads.lineages} lineages")
 
 
 def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> None:
