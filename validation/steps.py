@@ -279,13 +279,11 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
 
 
 def _timed(step: Callable[[], Any]) -> float:
-    import torch
+    from flopcast_validation.job.device import now
 
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
+    begin = now("cuda")
     step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin
+    return now("cuda") - begin
 
 
 def _kernel_seconds(step: Callable[[], Any]) -> dict[str, Any]:

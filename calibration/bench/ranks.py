@@ -128,7 +128,6 @@ def help_along(job: Job, device: str, turns: int) -> None:
 def joined(job: Job | None, device: str) -> Iterator[None]:
     """This process as one rank of the job; without a job, itself alone."""
     import torch
-    import torch.distributed as dist
 
     if job is None:
         yield
@@ -137,8 +136,16 @@ def joined(job: Job | None, device: str) -> Iterator[None]:
         torch.cuda.set_device(job.local_rank)
     settle(device)
     enter(job)
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_LIMIT)
+    with process_group(device, rank=job.rank, world_size=job.world, timeout=_LIMIT):
+        yield
+
+
+@contextmanager
+def process_group(device: str, **where: Any) -> Iterator[None]:
+    """This process among its ranks. On GPUs gloo stands beside NCCL, for numbers that the hosts send each other."""
+    import torch.distributed as dist
+
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", **where)
     try:
         yield
     finally:
