@@ -165,20 +165,10 @@ def _write_json(found: dict[str, Any], path: Path) -> None:
 
 def _check_target(path: Path | None, endings: tuple[str, ...] = ()) -> None:
     """Refuse a target that cannot be written, or drawn, before any work is done."""
-    import os
+    from flopcast_calibration.commands.shared import check_target
 
-    from sim.errors import SpecError
-
-    if path is None or str(path) == "-":
-        return
-    if path.is_dir():
-        raise SpecError(f"{path} is a folder; name a file in it")
-    if not path.absolute().parent.is_dir():
-        raise SpecError(f"the folder {path.parent} does not exist; make it first (mkdir -p {path.parent})")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise SpecError(f"{path} cannot be written to; choose another place")
-    if endings and path.suffix not in endings:
-        raise SpecError(f"{path} must end in {', '.join(endings[:-1])} or {endings[-1]}")
+    if path is not None and str(path) != "-":
+        check_target(path, endings)
 
 
 def _console(quiet: bool = False) -> Any:

@@ -197,7 +197,7 @@ def _spawned(rank: int, world: int, port: str, path: Path, device: str, todo: li
 def _work(
     job: Job, device: str, todo: list[Task] | None, path: Path | None, advance: Callable[[], Any] = lambda: None
 ) -> None:
-    """One rank's share of all tasks; rank 0 knows them and keeps the journal at `path`."""
+    """One rank's share of all tasks; rank 0 knows them, and keeps in the journal at `path` what all ranks agree on."""
     import torch
     import torch.distributed as dist
 
@@ -208,41 +208,26 @@ def _work(
     tasks = parcel[0] or []
     journal = Journal(path, read_journal(path).machine) if path is not None else None
     telemetry = Telemetry() if device == "cuda" and journal is not None else None
-    with closing(telemetry) if telemetry else nullcontext():
-        _measure_all(job, device, tasks, control, journal, telemetry, advance)
-
-
-def _measure_all(
-    job: Job,
-    device: str,
-    tasks: list[Task],
-    control: Any,
-    journal: Journal | None,
-    telemetry: Telemetry | None,
-    advance: Callable[[], Any],
-) -> None:
-    """Every task in turn; what rank 0 keeps in the journal is what all ranks agree on."""
-    import torch.distributed as dist
-
     # Groups of ranks are made when they are first needed.
     group_of = cache(lambda who: dist.new_group(list(who), timeout=_LIMIT))
-    for kind, shape in tasks:
-        if journal is not None:
-            journal.begin(kind, shape)
-        begin = time.monotonic()
-        timing, error = _one(kind, shape, job, device, group_of)
-        errors: list[str | None] = [None] * job.world
-        dist.all_gather_object(errors, error, group=control)
-        error = next((text for text in errors if text), None)
-        if journal is None:
-            continue
-        if error is not None:
-            journal.fail(kind, shape, error)
-        elif timing is not None:
-            source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
-            seen = {} if telemetry is None else telemetry.during(begin, time.monotonic())
-            journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1] | seen))
-        advance()
+    with closing(telemetry) if telemetry else nullcontext():
+        for kind, shape in tasks:
+            if journal is not None:
+                journal.begin(kind, shape)
+            begin = time.monotonic()
+            timing, error = _one(kind, shape, job, device, group_of)
+            errors: list[str | None] = [None] * job.world
+            dist.all_gather_object(errors, error, group=control)
+            error = next((text for text in errors if text), None)
+            if journal is None:
+                continue
+            if error is not None:
+                journal.fail(kind, shape, error)
+            elif timing is not None:
+                source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
+                seen = {} if telemetry is None else telemetry.during(begin, time.monotonic())
+                journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1] | seen))
+            advance()
 
 
 def _one(
