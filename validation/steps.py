@@ -11,7 +11,8 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,23 +40,6 @@ class Shape:
     topk: int = 0
 
 
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        Shape("GPT-2 medium", "gpt2", 24, 1024, 16, 16, 4096, 50257, True),
-        Shape("GPT-2 medium, padded vocabulary", "gpt2", 24, 1024, 16, 16, 4096, 50304, True),
-        Shape("Llama-3.2-1B", "llama", 16, 2048, 32, 8, 8192, 128256, True),
-        Shape("Qwen2.5-0.5B", "qwen2", 24, 896, 14, 2, 4864, 151936, True),
-        Shape("Qwen2.5-3B", "qwen2", 36, 2048, 16, 2, 11008, 151936, True),
-        Shape("Qwen2.5-7B", "qwen2", 28, 3584, 28, 4, 18944, 152064),
-        Shape("Llama-3-8B", "llama", 32, 4096, 32, 8, 14336, 128256),
-        Shape("Llama-2-7B", "llama", 32, 4096, 32, 32, 11008, 32000),
-        Shape("Qwen3-30B-A3B, 4 layers", "qwen3_moe", 4, 2048, 32, 4, 768, 151936, False, 128, 8),
-        Shape("OLMoE-1B-7B, 8 layers", "qwen3_moe", 8, 2048, 16, 16, 1024, 50304, False, 64, 8),
-    )
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """How a model is trained.
@@ -80,43 +64,16 @@ class Run:
     liger: bool = False
 
 
-def suite(quick: bool = False) -> Iterator[Run]:
-    """Runs that differ in one thing at a time; the cheapest model alone with `quick`."""
-    small = Run(SHAPES["GPT-2 medium"], 1024, 8)
-    yield small
-    if quick:
-        return
-    yield replace(small, micro_batch=1)
-    yield replace(small, shape=SHAPES["GPT-2 medium, padded vocabulary"])
-    yield replace(small, mixed=True)
-    yield Run(SHAPES["Qwen2.5-0.5B"], 2048, 4)
-    one = Run(SHAPES["Llama-3.2-1B"], 2048, 4)
-    yield one
-    yield replace(one, mixed=True)
-    yield replace(one, attention="eager")
-    yield replace(one, recompute=True)
-    yield replace(one, micro_batch=1)
-    yield replace(one, micro_batch=1, micro_batches=4, mixed=True)
-    yield replace(one, seq_len=8192, micro_batch=1)
-    yield Run(SHAPES["Qwen2.5-3B"], 2048, 2, recompute=True)
-    yield Run(SHAPES["Qwen2.5-3B"], 4096, 1)
-    for shape in (SHAPES["Qwen2.5-7B"], SHAPES["Llama-3-8B"]):
-        lora = Run(shape, 2048, 2, adapter_rank=16)
-        yield lora
-        yield replace(lora, mixed=True)
-        yield replace(lora, recompute=True)
-        yield replace(lora, seq_len=8192, micro_batch=1, recompute=True)
-    yield Run(SHAPES["Llama-2-7B"], 2048, 4, adapter_rank=16, recompute=True)
-    yield Run(SHAPES["Llama-2-7B"], 2048, 1)
-    for shape in (SHAPES["Qwen3-30B-A3B, 4 layers"], SHAPES["OLMoE-1B-7B, 8 layers"]):
-        mixture = Run(shape, 2048, 2)
-        yield mixture
-        yield replace(mixture, seq_len=4096, recompute=True)
-        yield replace(mixture, experts="eager")
-    yield replace(one, liger=True)
-    yield Run(SHAPES["Qwen2.5-3B"], 4096, 1, liger=True)
-    for run in (one, small, replace(one, mixed=True)):  # compiling takes a minute
-        yield replace(run, compiled=True)
+SUITE = Path(__file__).parent / "published" / "steps" / "suite.yaml"
+
+
+def suite() -> Iterator[Run]:
+    """Runs that differ in one thing at a time; the first is quick."""
+    from sim.specs.yaml12 import load_yaml
+
+    data = load_yaml(SUITE)
+    for run in data["runs"]:
+        yield Run(**{**run, "shape": Shape(run["shape"], **data["shapes"][run["shape"]])})
 
 
 def steps(
@@ -141,7 +98,7 @@ def steps(
     if not torch.cuda.is_available():
         raise SpecError("torch sees no CUDA device; `validate steps` trains on a GPU")
     kept = read_rows(out)
-    for run in suite(quick):
+    for run in islice(suite(), 1 if quick else None):
         name = name_of(run)
         if name in kept or only not in name:
             continue
