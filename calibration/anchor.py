@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,17 +71,13 @@ def anchor(
         write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
     if as_json:
         behind_it = [each._asdict() for each in behind]
-        profile = str(out) if learnt else None
-        print_json(
-            {"profile": profile, **facts_of(found), "does_not_fit": [name for name, _ in too_full], "behind": behind_it}
-        )
+        unfit = [name for name, _ in too_full]
+        written = {"profile": str(out) if learnt else None}
+        print_json({**written, **facts_of(found), "does_not_fit": unfit, "behind": behind_it})
     else:
         print_ = Console(highlight=False, markup=False).print
-        _print_earlier(print_, found.runs[0].choices[0])
-        _print_moved(print_, found)
-        _print_steps(print_, found)
-        _print_too_full(print_, too_full)
-        _print_behind(print_, behind)
+        for part in _view(found, too_full, behind):
+            print_(part, soft_wrap="(-s " in str(part))  # what is typed again stays on one line
         if learnt:
             print_(f"profile: {out}", soft_wrap=True)
             first = shlex.quote(str(scenarios[0]))
@@ -176,32 +172,50 @@ def facts_of(found: RunsFit) -> dict[str, Any]:
 
 AGREES = 0.02
 """Share by which a predicted step may be off and still be as it was measured: no value need move."""
+LIKELY = 0.05
+"""How likely what may be behind a measurement has to be, to be named."""
+_EARLIER = (
+    "This fit begins with its values, but intervals will rest on the runs given now. Give all scenarios and step times "
+    "together, with the profile that it was made from, and all of them count."
+)
+_TOO_FAR = (
+    "further off than three standard deviations of all that is uncertain. The scenario is probably not what ran: look "
+    "at the causes below, at training.precision, training.global_batch_size, training.sequence_length and the plan's "
+    "degrees, and whether the log counts micro-batches as steps."
+)
+_MISSING = (
+    "The scenario may miss something: precision, kernels, recomputation, a slow node. Estimates are less sure for it."
+)
+_TOO_FULL = (
+    "and yet it ran. It probably kept less than the scenario says: look at plan.recompute, plan.zero_stage, "
+    "plan.microbatch_size and training.optimizer before you trust the values above."
+)
 
 
-def _print_earlier(print_: Any, scenario: Scenario) -> None:
-    """The runs to which the profile was drawn before, which the new file does not keep."""
-    if names := list(dict.fromkeys(run.name for run in scenario.profile.provenance.measured)):
-        print_(
-            f"Profile {scenario.profile.name} was drawn to runs before ({'; '.join(names)}). This fit begins with its "
-            "values, but intervals will rest on the runs given now. Give all scenarios and step times together, with "
-            "the profile that it was made from, and all of them count."
-        )
+def _view(found: RunsFit, too_full: Sequence[tuple[str, Any]], behind: Sequence[Explanation]) -> Iterator[Any]:
+    """The values that moved, what was measured and predicted of every run, and what may be behind the times."""
+    from sim.units import show
+
+    earlier = found.runs[0].choices[0].profile
+    if names := list(dict.fromkeys(run.name for run in earlier.provenance.measured)):
+        yield f"Profile {earlier.name} was drawn to runs before ({'; '.join(names)}). {_EARLIER}"
+    yield from _moved(found)
+    for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
+        yield from _step(found, run, before, after)
+    for name, answer in too_full:
+        needed, available = (show(each, "B") for each in (answer.largest.total, answer.memory_available_bytes))
+        yield f"{name}: the scenario needs {needed} a GPU and has {available}, {_TOO_FULL}"
+    yield "possible causes of the difference, the likeliest first:"
+    for each in behind:
+        if each.probability >= LIKELY:
+            changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""
+            yield f"  {each.probability:4.0%}  {each.name or 'none beyond what the scenario states'}{changes}"
+    if behind[0].changes:
+        yield f"  Look at: {behind[0].look}. If that is the cause, add the setting above and anchor again."
 
 
-def _print_moved(print_: Any, found: RunsFit) -> None:
-    """The values that moved, and why the others did not."""
-    still = [item.name for item in found.parameters if not item.moved]
-    used = [abs(error) for run, error in zip(found.runs, found.before, strict=True) if run not in found.too_far]
-    if len(still) < len(found.parameters):
-        print_(_moved(found))
-    if not still or not used:
-        return
-    why = "the steps are nearly as predicted" if max(used) < AGREES else "the measured steps do not depend on them"
-    print_(f"unchanged, as {why}: {', '.join(still)}")
-
-
-def _moved(found: RunsFit) -> Any:
-    """A rich table of the values that moved, most first."""
+def _moved(found: RunsFit) -> Iterator[Any]:
+    """A table of the values that moved, most first, and why the others did not."""
     from sim.table import rows_table
 
     ranked = sorted(found.parameters, key=lambda each: -abs(each.value - each.prior) / each.prior_width)
@@ -210,47 +224,27 @@ def _moved(found: RunsFit) -> Any:
         for item in ranked
         if item.moved
     ]
-    return rows_table(("parameter", "before", "after", "± (1 sd)", ""), rows, left=("parameter", ""))
+    still = [item.name for item in found.parameters if not item.moved]
+    used = [abs(error) for run, error in zip(found.runs, found.before, strict=True) if run not in found.too_far]
+    if rows:
+        yield rows_table(("parameter", "before", "after", "± (1 sd)", ""), rows, left=("parameter", ""))
+    if still and used:
+        why = "the steps are nearly as predicted" if max(used) < AGREES else "the measured steps do not depend on them"
+        yield f"unchanged, as {why}: {', '.join(still)}"
 
 
-def _print_steps(print_: Any, found: RunsFit) -> None:
-    """What was measured and predicted of every run, and what values alone cannot explain."""
+def _step(found: RunsFit, run: Run, before: float, after: float) -> Iterator[str]:
+    """What was measured and predicted of a run, and what values alone cannot explain."""
     from sim.uncertainty import REST
     from sim.units import show_time
 
-    for run, before, after in zip(found.runs, found.before, found.errors, strict=True):
-        name = f"{run.id}: " if len(found.runs) > 1 else ""
-        step_s = run.measured
-        print_(
-            f"{name}step time: measured {show_time(step_s)}, predicted {show_time(step_s * (1 + before))} before this "
-            f"fit, {show_time(step_s * (1 + after))} after it"
-        )
-        if run in found.too_far:
-            print_(
-                f"  It changes nothing, as it is {1 / (1 + before):.2f} times the prediction: further off than three "
-                "standard deviations of all that is uncertain. The scenario is probably not what ran: look at the "
-                "causes below, at training.precision, training.global_batch_size, training.sequence_length and the "
-                "plan's degrees, and whether the log counts micro-batches as steps."
-            )
-        elif run not in found.explained:
-            print_(
-                f"  What remains is more than runs of one framework differ by ({REST:.0%}). The "
-                "scenario may miss something: precision, kernels, recomputation, a slow node. Estimates are less sure "
-                "for it."
-            )
-
-
-def _print_too_full(print_: Any, too_full: Sequence[tuple[str, Any]]) -> None:
-    """The runs that took place although the scenario says that they do not fit in memory."""
-    from sim.units import show
-
-    for name, answer in too_full:
-        print_(
-            f"{name}: the scenario needs {show(answer.largest.total, 'B')} a GPU and has "
-            f"{show(answer.memory_available_bytes, 'B')}, and yet it ran. It probably kept less than the scenario "
-            "says: look at plan.recompute, plan.zero_stage, plan.microbatch_size and training.optimizer before you "
-            "trust the values above."
-        )
+    name = f"{run.id}: " if len(found.runs) > 1 else ""
+    measured, first, last = (show_time(run.measured * (1 + each)) for each in (0.0, before, after))
+    yield f"{name}step time: measured {measured}, predicted {first} before this fit, {last} after it"
+    if run in found.too_far:
+        yield f"  It changes nothing, as it is {1 / (1 + before):.2f} times the prediction: {_TOO_FAR}"
+    elif run not in found.explained:
+        yield f"  What remains is more than runs of one framework differ by ({REST:.0%}). {_MISSING}"
 
 
 def _changed(path: Path, settings: Sequence[str], profile: str | None, changes: Sequence[str]) -> Scenario:
@@ -258,22 +252,3 @@ def _changed(path: Path, settings: Sequence[str], profile: str | None, changes: 
     from sim.specs import load_scenario
 
     return load_scenario(path, [*settings, *changes], profile)
-
-
-LIKELY = 0.05
-"""How likely what may be behind a measurement has to be, to be named."""
-
-
-def _print_behind(print_: Any, behind: Sequence[Explanation]) -> None:
-    """What may be behind the measured times, the likeliest first, and what to do where one thing is."""
-    print_("possible causes of the difference, the likeliest first:")
-    for each in behind:
-        if each.probability >= LIKELY:
-            changes = f" (-s {' -s '.join(map(shlex.quote, each.changes))})" if each.changes else ""
-            print_(
-                f"  {each.probability:4.0%}  {each.name or 'none beyond what the scenario states'}{changes}",
-                soft_wrap=True,
-            )
-    first = behind[0]
-    if first.changes:
-        print_(f"  Look at: {first.look}. If that is the cause, add the setting above and anchor again.")

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pandas as pd
+
 from flopcast_calibration import points
 from flopcast_calibration.fit.kernels import (
     NUMBER_BYTES,
-    GemmPoint,
     bounds_met,
     fit_attention,
     fit_gemm,
@@ -42,6 +43,7 @@ from flopcast_calibration.fit.links import (
 from flopcast_calibration.fit.network import NETWORK_PRIOR, TREES, fit_network, fit_shared
 from flopcast_calibration.fit.solve import LARGE_BYTES, Fit, Prior, bootstrap, drawn_intervals, unseen_error
 from flopcast_calibration.measurement import MeasurementSet
+from flopcast_calibration.points import multiplies_of
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
 from sim.specs.presets import peak_in_16_bits
@@ -99,17 +101,17 @@ class _Draft:
     short: list[str] = field(default_factory=list)
 
     def add(
-        self, name: str, found: Sequence[Any], fit: Callable[..., Fit], least: int, prior: Prior | None = None
+        self, name: str, found: pd.DataFrame, fit: Callable[..., Fit], least: int, prior: Prior | None = None
     ) -> dict[str, float]:
         """Parameters fitted to the points found, bootstrapped; none if these are too few, or too far from it.
 
         prior : of a link; fewer points are fitted drawn to it, if one of them is large.
         """
         few = len(found) < least
-        if few and not (prior and any(point.nbytes >= LARGE_BYTES for point in found)):
+        if few and not (prior and (found.nbytes >= LARGE_BYTES).any()):
             large = f", or one of {LARGE_BYTES / 1e6:.0f} MB and more" if prior else ""
             said = f"{name} ({len(found)} measurements; give at least {least} sizes{large})"
-            self.missing.append(said if found else name)
+            self.missing.append(said if len(found) else name)
             return {}
         result = fit(found, prior=prior) if few else fit(found)
         if result.median_error > self.most_error:
@@ -118,7 +120,7 @@ class _Draft:
         self.fits[name] = result
         self.counts[name] = len(found)
 
-        def noted_fit(points: Sequence[Any], **given: Prior) -> Fit:
+        def noted_fit(points: pd.DataFrame, **given: Prior) -> Fit:
             self.say(f"fitting {name}")
             return fit(points, **given)
 
@@ -171,8 +173,8 @@ def calibrate(
     nvlink = changes["nvlink"] = _nvlink(draft, data, cluster, base.nvlink)
     changes["network"] = _network(draft, data, cluster, base.replace(nvlink=nvlink))
     launch = draft.add("launch", points.launch_points(data), fit_launch, 1)
-    graphs = points.graph_points(data)
-    in_graphs = draft.add("graph launch", graphs, fit_graph_launch, 1) if graphs else {}
+    graphs = points.launch_points(data, graph=True)
+    in_graphs = draft.add("graph launch", graphs, fit_graph_launch, 1) if len(graphs) else {}
     copies = draft.add("copies", points.copy_points(data), fit_copy, 4)
     changes["host"] = base.host.replace(**launch, **in_graphs, **copies)
     if not draft.fits and draft.refused:
@@ -219,7 +221,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     efficiency = memory.get("efficiency", base.memory.efficiency)
     floor = memory.get("kernel_floor_s", base.gemm.kernel_floor_s)
     sorts = {name: share for name, share in memory.items() if name not in ("efficiency", "kernel_floor_s")}
-    (precision, multiplies), *others = points.gemm_points(data).items() or [("bf16", [])]
+    (precision, multiplies), *others = points.gemm_points(data).items() or [("bf16", multiplies_of(()))]
     bounds = base.gemm.alignment
     fit_one = partial(fit_gemm, gpu=gpu, precision=precision, kernel_floor_s=floor, memory_efficiency=efficiency)
     met = bounds_met(multiplies, NUMBER_BYTES[precision], bounds)
@@ -228,9 +230,9 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     attention = draft.add("attention", attended, partial(fit_attention, gpu=gpu, precision=precision), 4)
     alone = bool(gemm) and data.machine.get("device_kind") == "cuda"  # logs do not say
     carried = points.state_points(data)
-    attention = attention | (draft.add("state", carried, partial(fit_state, gpu=gpu), 2) if carried else {})
-    lengths = [point.length for point in attended]
-    reach = {"measured_length": (min(lengths), max(lengths))} if "attention" in draft.fits else {}
+    attention = attention | (draft.add("state", carried, partial(fit_state, gpu=gpu), 2) if len(carried) else {})
+    lengths = attended["length"]
+    reach = {"measured_length": (lengths.min(), lengths.max())} if "attention" in draft.fits else {}
     kernel = points.attention_kernel(data)
     speeds = points.attention_speeds(data)
     if kernel is not None:  # kernels that were not measured keep their speed relative to one that was
@@ -246,7 +248,7 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
         one = draft.add(f"gemm {name}", found, partial(share, precision=name), 3)
         shares |= {name: one["max_efficiency"]} if one else {}
     busy = points.together_points(data, precision)
-    if gemm and busy:
+    if gemm and len(busy):
         # A node whose GPUs are all busy is hotter and draws more power than one with a single GPU at work.
         fitted = fitted.replace(**draft.add(TOGETHER, busy, partial(share, precision=precision), 1))
     board = {"max_power_w": gpu.max_power_w, "peak_flop_per_s": peak_in_16_bits(gpu)}
@@ -329,7 +331,7 @@ def _at_most(network: LinkParams, share: float) -> LinkParams:
 
 
 def _network_sends(
-    draft: _Draft, between: Callable[..., Sequence[Any]], cluster: ClusterSpec, network: LinkParams
+    draft: _Draft, between: Callable[..., pd.DataFrame], cluster: ClusterSpec, network: LinkParams
 ) -> dict[str, float]:
     """`p2p_efficiency` of many sends at once, as a stage's GPUs send; of one at a time where only that was measured."""
     rate = cluster.inter_node_bandwidth_bytes_per_s
@@ -344,7 +346,7 @@ def _network_sends(
 
 
 def _shared(
-    draft: _Draft, between: Callable[[str], Sequence[Any]], fit: Callable[..., Fit], base: Profile, network: LinkParams
+    draft: _Draft, between: Callable[[str], pd.DataFrame], fit: Callable[..., Fit], base: Profile, network: LinkParams
 ) -> LinkParams:
     """The network with what groups reach that use it at once: in all-reduces, and in collectives with own values."""
     reduces = draft.add(SHARED, between("all_reduce"), partial(fit, profile=base.replace(network=network)), 3)
@@ -352,9 +354,9 @@ def _shared(
     own: dict[str, OperationParams] = {str(name): params for name, params in network.operations.items()}
     for operation in OWN_VALUES:
         found = between(operation)
-        if found and operation not in own:
+        if len(found) and operation not in own:
             draft.missing.append(f"{operation} of many groups at once (of one group it was not measured)")
-        elif found:
+        elif len(found):
             fit_one = partial(fit, profile=base.replace(network=network), operation=operation)
             own[operation] = own[operation].replace(**draft.add(f"{SHARED} {operation}", found, fit_one, 3))
     return network.replace(operations=own)
@@ -362,7 +364,7 @@ def _shared(
 
 def _own_values(
     draft: _Draft,
-    measured: Callable[[str], Sequence[Any]],
+    measured: Callable[[str], pd.DataFrame],
     fit: Callable[..., Fit],
     link: str,
     wanted: bool,
@@ -376,7 +378,7 @@ def _own_values(
     own = {}
     for operation in OWN_VALUES:
         points_of = measured(operation)
-        if wanted or points_of:
+        if wanted or len(points_of):
             fit_one = partial(fit, operation=operation)
             found = draft.add(f"{link}{operation}", points_of, fit_one, _LEAST_SIZES, prior(operation))
             own |= {operation: found} if found else {}
@@ -430,6 +432,6 @@ def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:
     return tuple(f"{count} {reason}" for reason, count in reasons.items())
 
 
-def _range(multiplies: Sequence[GemmPoint]) -> tuple[float, float]:
-    flop = [2.0 * point.m * point.n * point.k * point.batch for point in multiplies]
-    return min(flop), max(flop)
+def _range(multiplies: pd.DataFrame) -> tuple[float, float]:
+    flop = 2.0 * multiplies.m * multiplies.n * multiplies.k * multiplies.batch
+    return float(flop.min()), float(flop.max())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from typing import cast, get_args
+from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 
-from flopcast_calibration.fit.kernels import AttentionPoint, GemmPoint, LaunchPoint, MemoryPoint
-from flopcast_calibration.fit.links import AllReducePoint, CopyPoint, PairPoint
-from flopcast_calibration.fit.network import NetworkPoint
+from flopcast_calibration.fit.network import COLUMNS
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from sim.costs.compute import STATE_SHARE
 from sim.errors import ProfileError, nearest
@@ -53,35 +52,39 @@ _WHOLE = ("all_reduce", "broadcast", "send")
 """Operations whose whole buffer passes every member; of the others its own part stays where it is."""
 
 
-def gemm_points(data: MeasurementSet) -> dict[str, list[GemmPoint]]:
+def _frame(columns: str, rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
+    """Rows as a table, whose columns are there even if it has none."""
+    return pd.DataFrame(list(rows), columns=columns.split())
+
+
+def gemm_points(data: MeasurementSet) -> dict[str, pd.DataFrame]:
     """Measured multiplies of one GPU, batched ones (as math attention runs them) included, by precision.
 
     The precision that training mostly runs in comes first: it says what all the parameters are.
     """
-    found: dict[str, list[GemmPoint]] = {}
+    found: dict[str, list[Measurement]] = {}
     for item in [*data.of("gemm"), *data.of("bmm")]:
-        if _of_many(item):
-            continue
-        found.setdefault(precision_of(item), []).append(gemm_point(item))
+        if not _of_many(item):
+            found.setdefault(precision_of(item), []).append(item)
     usual = ("bf16", "fp16", *sorted(found, key=lambda name: -len(found[name])))
-    return {name: found[name] for name in dict.fromkeys(usual) if name in found}
+    return {name: multiplies_of(found[name]) for name in dict.fromkeys(usual) if name in found}
 
 
-def gemm_point(item: Measurement) -> GemmPoint:
-    """One measured multiply; of two row-major matrices where its layout is not said.
+def multiplies_of(items: Iterable[Measurement]) -> pd.DataFrame:
+    """Measured multiplies; of two row-major matrices where a layout is not said. An unknown one is a ProfileError."""
+    rows = []
+    for item in items:
+        layout = str(item.shape.get("layout", "nn"))
+        if layout not in LAYOUTS:
+            raise ProfileError(f"{item.source or item.kind}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
+        sizes = (item.number(axis) for axis in "mnk")
+        rows.append((*sizes, item.time_s, float(item.shape.get("batch", 1)), layout))
+    return _frame("m n k time_s batch layout", rows)
 
-    An unknown layout is a ProfileError.
-    """
-    layout = str(item.shape.get("layout", "nn"))
-    if layout not in LAYOUTS:
-        raise ProfileError(f"{item.source or item.kind}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
-    shape = (item.number(axis) for axis in "mnk")
-    return GemmPoint(*shape, item.time_s, float(item.shape.get("batch", 1)), cast(Layout, layout))
 
-
-def together_points(data: MeasurementSet, precision: str) -> list[GemmPoint]:
+def together_points(data: MeasurementSet, precision: str) -> pd.DataFrame:
     """Measured multiplies that all GPUs of a node ran at once."""
-    return [gemm_point(item) for item in data.of("gemm") if _of_many(item) and precision_of(item) == precision]
+    return multiplies_of(item for item in data.of("gemm") if _of_many(item) and precision_of(item) == precision)
 
 
 def _of_many(item: Measurement) -> bool:
@@ -96,12 +99,10 @@ def precision_of(item: Measurement) -> str:
     return _DTYPES[dtype]
 
 
-def memory_points(data: MeasurementSet) -> list[MemoryPoint]:
+def memory_points(data: MeasurementSet) -> pd.DataFrame:
     """Measured memory-bound operations."""
-    return [
-        MemoryPoint(item.number("nbytes"), item.time_s, _SORTS.get(str(item.shape.get("operation")), "copy"))
-        for item in data.of("memory")
-    ]
+    sorts = ((item, _SORTS.get(str(item.shape.get("operation")), "copy")) for item in data.of("memory"))
+    return _frame("nbytes time_s sort", ((item.number("nbytes"), item.time_s, sort) for item, sort in sorts))
 
 
 def attention_kernel(data: MeasurementSet) -> FlashVersion | None:
@@ -110,7 +111,7 @@ def attention_kernel(data: MeasurementSet) -> FlashVersion | None:
     return next((version for backend, version in BACKENDS.items() if backend in there), None)
 
 
-def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
+def attention_points(data: MeasurementSet) -> pd.DataFrame:
     """Measured fused attention by that kernel, by the FLOPs it executes.
 
     Whether a causal kernel skips the masked half is told from the times: on GPUs it does, on CPUs it may not. Where it
@@ -118,23 +119,30 @@ def attention_points(data: MeasurementSet) -> list[AttentionPoint]:
     """
     kernel = attention_kernel(data)
     items = [item for item in data.of("attention") if BACKENDS.get(str(item.shape.get("backend"))) == kernel]
-    times = _by_shape(items)
-    ratios = []
-    for item in items:
-        if item.shape.get("causal"):
-            twin = times.get(_shape_of(item, causal=0))
-            ratios += [item.time_s / twin] if twin else []
+    times, causal = _by_shape(items), [item for item in items if item.shape.get("causal")]
+    twins = ((item, times.get(_shape_of(item, causal=0))) for item in causal)
+    ratios = [item.time_s / twin for item, twin in twins if twin]
     skips = not ratios or float(np.median(ratios)) < 0.75
-    causal = [item for item in items if item.shape.get("causal")]
-    return [_attention(item, skips) for item in (causal if skips and causal else items)]
+    chosen = causal if skips and causal else items
+    return _frame("flop length backward columns time_s", (_attention(item, skips) for item in chosen))
 
 
-def state_points(data: MeasurementSet) -> list[AttentionPoint]:
+def _attention(item: Measurement, skips: bool) -> tuple[float, float, bool, float, float]:
+    heads, length, head_dim = (item.number(name) for name in ("heads", "length", "head_dim"))
+    backward = bool(item.shape.get("backward", 0))
+    share = 0.5 if item.shape.get("causal") and skips else 1.0
+    version = BACKENDS.get(str(item.shape.get("backend")))
+    columns = padded_head(int(head_dim), version) if version else head_dim
+    flop = 4.0 * heads * length**2 * columns * share * (2.5 if backward else 1.0)
+    return flop, length, backward, columns, item.time_s
+
+
+def state_points(data: MeasurementSet) -> pd.DataFrame:
     """Measured kernels that carry a state along the sequence, whose FLOPs are those of an H100's share of peak.
 
     An unknown kernel is a ProfileError.
     """
-    found = []
+    rows = []
     for item in data.of("recurrent"):
         kernel, backward = str(item.shape.get("kernel")), bool(item.shape.get("backward"))
         if kernel not in STATE_SHARE:
@@ -142,9 +150,8 @@ def state_points(data: MeasurementSet) -> list[AttentionPoint]:
         sizes = (item.number(name) for name in ("length", "heads", "key_heads", "head_dim", "state"))
         carried = recurrent_core(kernel, *sizes, width=2)[backward]
         if item.number("length") >= STATE_TOKENS:
-            share = STATE_SHARE[kernel][backward]
-            found.append(AttentionPoint(carried.flop / share, item.number("length"), backward, item.time_s))
-    return found
+            rows.append((carried.flop / STATE_SHARE[kernel][backward], item.time_s))
+    return _frame("flop time_s", rows)
 
 
 def attention_speeds(data: MeasurementSet) -> dict[FlashVersion, float]:
@@ -169,36 +176,18 @@ def _shape_of(item: Measurement, **other: int) -> str:
     return json.dumps({**item.shape, "backend": "", **other}, sort_keys=True)
 
 
-def _attention(item: Measurement, skips: bool) -> AttentionPoint:
-    heads, length, head_dim = (item.number(name) for name in ("heads", "length", "head_dim"))
-    backward = bool(item.shape.get("backward", 0))
-    share = 0.5 if item.shape.get("causal") and skips else 1.0
-    version = BACKENDS.get(str(item.shape.get("backend")))
-    columns = padded_head(int(head_dim), version) if version else head_dim
-    flop = 4.0 * heads * length**2 * columns * share * (2.5 if backward else 1.0)
-    return AttentionPoint(flop, length, backward, item.time_s, columns)
+def launch_points(data: MeasurementSet, *, graph: bool = False) -> pd.DataFrame:
+    """Measured launches by the host, or kernels that a CUDA graph launches."""
+    items = [item for item in data.of("launch") if ("graph" in item.shape) == graph]
+    kernels = (item.number("kernels") if graph else float(item.shape.get("kernels", 1)) for item in items)
+    rows = ((count, item.time_s, "kernels" in item.shape) for count, item in zip(kernels, items, strict=True))
+    return _frame("kernels time_s framework", rows)
 
 
-def launch_points(data: MeasurementSet) -> list[LaunchPoint]:
-    """Measured launches."""
-    return [
-        LaunchPoint(float(item.shape.get("kernels", 1)), item.time_s, "kernels" in item.shape)
-        for item in data.of("launch")
-        if "graph" not in item.shape
-    ]
-
-
-def graph_points(data: MeasurementSet) -> list[LaunchPoint]:
-    """Measured kernels that a CUDA graph launches."""
-    return [LaunchPoint(item.number("kernels"), item.time_s) for item in data.of("launch", graph=1)]
-
-
-def copy_points(data: MeasurementSet) -> list[CopyPoint]:
+def copy_points(data: MeasurementSet) -> pd.DataFrame:
     """Measured copies between host and device."""
-    return [
-        CopyPoint(item.number("nbytes"), item.shape.get("direction", "to_device") == "to_device", item.time_s)
-        for item in data.of("copy")
-    ]
+    there = ((item, item.shape.get("direction", "to_device") == "to_device") for item in data.of("copy"))
+    return _frame("nbytes to_device time_s", ((item.number("nbytes"), to, item.time_s) for item, to in there))
 
 
 def domains_of(item: Measurement, cluster: ClusterSpec) -> int:
@@ -209,37 +198,33 @@ def domains_of(item: Measurement, cluster: ClusterSpec) -> int:
     return min(nodes, ranks)
 
 
-def collective_points(data: MeasurementSet, operation: str, cluster: ClusterSpec) -> list[AllReducePoint]:
+def collective_points(data: MeasurementSet, operation: str, cluster: ClusterSpec) -> pd.DataFrame:
     """Measured collectives of one kind inside one NVLink domain."""
-    return [
-        AllReducePoint(int(item.number("num_ranks")), item.number("nbytes"), item.time_s)
-        for item in _usable(data, "collective", cluster, operation=operation)
-        if domains_of(item, cluster) == 1
-    ]
+    items = _usable(data, "collective", cluster, operation=operation)
+    inside = (item for item in items if domains_of(item, cluster) == 1)
+    rows = ((int(item.number("num_ranks")), item.number("nbytes"), item.time_s) for item in inside)
+    return _frame("num_ranks nbytes time_s", rows)
 
 
 def network_points(
     data: MeasurementSet, operation: str, cluster: ClusterSpec, *, together: bool = False
-) -> list[NetworkPoint]:
+) -> pd.DataFrame:
     """Measured collectives of one kind between NVLink domains: one group alone, or several at once."""
-    found = []
+    rows = []
     for item in _usable(data, "collective", cluster, operation=operation):
         domains, groups, ranks = domains_of(item, cluster), _groups(item), int(item.number("num_ranks"))
         if domains > 1 and (groups > 1) == together:
             rate = cluster.inter_node_bandwidth_bytes_per_s
-            found.append(
-                NetworkPoint(ranks, math.ceil(ranks / domains), rate, item.number("nbytes"), item.time_s, groups)
-            )
-    return found
+            rows.append((ranks, math.ceil(ranks / domains), rate, item.number("nbytes"), item.time_s, groups))
+    return _frame(" ".join((*COLUMNS, "groups")), rows)
 
 
-def pair_points(data: MeasurementSet, cluster: ClusterSpec, *, between: bool = False) -> list[PairPoint]:
+def pair_points(data: MeasurementSet, cluster: ClusterSpec, *, between: bool = False) -> pd.DataFrame:
     """Measured multiplies that overlap with a collective inside a domain, or between domains."""
-    return [
-        PairPoint(_alone(item, "gemm_s"), _alone(item, "collective_s"), item.time_s)
-        for item in _usable(data, "interference", cluster)
-        if (domains_of(item, cluster) > 1) == between
-    ]
+    items = _usable(data, "interference", cluster)
+    chosen = (item for item in items if (domains_of(item, cluster) > 1) == between)
+    rows = ((_alone(item, "gemm_s"), _alone(item, "collective_s"), item.time_s) for item in chosen)
+    return _frame("gemm_s collective_s time_s", rows)
 
 
 def _usable(data: MeasurementSet, kind: str, cluster: ClusterSpec, **shape: str) -> Iterator[Measurement]:

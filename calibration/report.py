@@ -41,7 +41,7 @@ def profile_figure(profile: Profile, cluster: ClusterSpec, data: MeasurementSet,
             (_memory_panel, memory_points(data)),
             (_all_reduce_panel, collective_points(data, "all_reduce", cluster)),
         )
-        if points
+        if len(points)
     ]
     if not chosen:
         raise ProfileError("no multiplies, memory-bound kernels or all-reduces were measured; there is nothing to draw")
@@ -116,11 +116,11 @@ def _plain_ticks(axis: Any) -> None:
 
 def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
     points = memory_points(data)
-    nbytes, time = (np.array([getattr(point, name) for point in points]) for name in ("nbytes", "time_s"))
+    nbytes, time = columns(points, "nbytes", "time_s")
     bandwidth = cluster.gpu.memory_bandwidth_bytes_per_s
     grid = np.geomspace(max(nbytes.min(), 1.0), nbytes.max(), 100)
-    for colour, sort in zip(_COLOURS, sorted({point.sort for point in points}), strict=False):
-        mine = np.array([point.sort == sort for point in points])
+    for colour, sort in zip(_COLOURS, sorted(set(points["sort"])), strict=False):
+        mine = (points["sort"] == sort).to_numpy()
         fitted = grid / (bandwidth * profile.memory.share(sort)) + profile.gemm.kernel_floor_s
         panel.loglog(nbytes[mine], nbytes[mine] / time[mine] / 1e9, "o", ms=4, mfc="none", color=colour, label=sort)
         panel.loglog(grid, grid / fitted / 1e9, color=colour, lw=1)
@@ -134,9 +134,10 @@ def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: Meas
 def _all_reduce_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
     points = collective_points(data, "all_reduce", cluster)
     fabric = Fabric.of(cluster, profile)
-    for colour, ranks in zip(_COLOURS, sorted({point.num_ranks for point in points}), strict=False):
-        mine = sorted((point.nbytes, point.time_s) for point in points if point.num_ranks == ranks)
-        nbytes, time = np.array(mine).T
+    for colour, (ranks, mine) in zip(
+        _COLOURS, points.sort_values(["nbytes", "time_s"]).groupby("num_ranks"), strict=False
+    ):
+        nbytes, time = columns(mine, "nbytes", "time_s")
         factor = 2 * (ranks - 1) / ranks / 1e9
         grid = np.geomspace(nbytes.min(), nbytes.max(), 100)
         panel.loglog(nbytes, factor * nbytes / time, "o", ms=4, mfc="none", color=colour, label=f"{ranks} ranks")

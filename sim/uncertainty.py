@@ -2,7 +2,7 @@
 
 A step time's logarithm is off by the sum, over its causes, of the cause's share of the step times how far the seconds
 of that cause are off, and by a rest of the run's own. Both spreads are learnt from published runs
-(`presets/intervals.yaml`; `flopcast validate --runs FILE --update-intervals`). A measured run tells of others as far as
+(`presets/intervals.yaml`; `python -m tests.learn_intervals`). A measured run tells of others as far as
 they are made of the same and are alike: conditioned on it, their interval narrows, unless it was further off than
 expected. The two sides differ, since what is not known of a network, a host and a build costs time more often than
 it saves some.
@@ -57,8 +57,8 @@ REST = 0.05
 after one measured run (`flopcast validate --transfer`). Likelihoods alone would have half of it, and trust it more."""
 
 OWN = 0.09
-"""The same beside measured runs, for the interval: of 0.05, 0.07 and 0.09 that with which 85 % and more of the runs of
-three collections, each, lie inside after one and after three runs of their source."""
+"""Standard deviation of that rest beside measured runs, for the interval: of 0.05, 0.07 and 0.09 the value with which
+85 % and more of three collections' runs, each, lie inside after one and after three runs of their source."""
 
 
 class Spreads(NamedTuple):
@@ -151,17 +151,19 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
 
     A step's logarithm is linear in the parts' errors, and a source's errors are a Student t of ν = FREEDOM. Measured
     runs M that were off by e leave the variance k(x, x) + o² − k(x, M) K⁻¹ k(M, x), times (ν + eᵀ K⁻¹ e) / (ν + |M|),
-    with K = k(M, M) + r², r = REST and o = OWN (Ding 2016, arXiv:1604.00561): more, the further off they were.
+    with K = k(M, M) + r², r = REST and o = OWN (Ding 2016, arXiv:1604.00561): more, the further off they were. Unlike
+    runs that are off as expected leave it as it was without them, k(x, x) + r².
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)
-    variance = float(own @ own) + (OWN if measured else REST) ** 2
-    if measured:
-        common, off = covariance(measured, [doubt], spreads)[:, 0], np.array([run.log_error for run in measured])
-        both = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
-        by_common, by_off = np.linalg.solve(both, np.array([common, off]).T).T
-        variance -= float(common @ by_common)
-        variance *= (FREEDOM + float(off @ by_off)) / (FREEDOM + len(measured))
+    before = float(own @ own)
+    if not measured:
+        return min(hypot(sqrt(before), REST), WIDEST / spreads.reach[1])
+    common, off = covariance(measured, [doubt], spreads)[:, 0], np.array([run.log_error for run in measured])
+    both = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
+    by_common, by_off = np.linalg.solve(both, np.array([common, off]).T).T
+    variance = min(before + REST**2, before - float(common @ by_common) + OWN**2)
+    variance *= (FREEDOM + float(off @ by_off)) / (FREEDOM + len(measured))
     return min(sqrt(variance), WIDEST / spreads.reach[1])
 
 

@@ -11,7 +11,7 @@ from scipy.optimize import check_grad
 
 from flopcast_calibration.readers.training_runs import Run
 from flopcast_calibration.write import as_measured
-from flopcast_validation.runs.intervals import APART, Source, _surprise, learn, left_out, reached, write_intervals
+from flopcast_validation.runs.intervals import APART, Source, _surprise, learn, left_out, reached
 from flopcast_validation.runs.scored import Scored
 from sim import estimate, load_scenario, uncertainty
 from sim.specs.values import place_of
@@ -19,6 +19,7 @@ from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import (
     FACTS,
     FREEDOM,
+    OWN,
     PARTS,
     REST,
     WIDEST,
@@ -34,6 +35,7 @@ from sim.uncertainty import (
     shipped_spreads,
     spread_of,
 )
+from tests.learn_intervals import write_intervals
 
 PARTLY = Spreads(dict.fromkeys(PARTS, 0.2), dict.fromkeys(FACTS, 1.5), {}, (1.0, 2.0))
 
@@ -69,13 +71,14 @@ def test_an_estimate_lies_in_its_interval(scenario):
 
 @given(asked=doubts, measured=st.lists(doubts, max_size=4))
 def test_measured_runs_condition_a_student_t(asked, measured):
-    """The spread that is left is one over the joint precision's entry, times how far off the runs were over how far
-    they were expected to be; no run that is off as expected makes an answer less sure."""
+    """The spread that is left is one over the joint precision's entry, with a wider rest of the run's own, times how
+    far off the runs were over how far they were expected to be; no run that is off as expected makes an answer less sure."""
     rows = np.array([each.loads(PARTLY) for each in (asked, *measured)])
     joint = rows @ rows.T + REST**2 * np.eye(1 + len(measured))
     off = np.array([each.log_error for each in measured])
     far = (FREEDOM + off @ np.linalg.inv(joint[1:, 1:]) @ off) / (FREEDOM + len(measured))
-    left = min((far / np.linalg.inv(joint)[0, 0]) ** 0.5, WIDEST / PARTLY.reach[1])
+    narrowed = 1.0 / np.linalg.inv(joint)[0, 0] + (OWN**2 - REST**2)
+    left = min((far * min(narrowed, joint[0, 0])) ** 0.5, WIDEST / PARTLY.reach[1])
     assert spread_of(asked, measured, PARTLY) == pytest.approx(left, rel=1e-6)
     given = list[Doubt]()
     for run in measured:
@@ -91,7 +94,7 @@ def test_a_run_tells_of_what_it_is_made_of():
     assert spread_of(asked, [as_expected], PARTLY) == pytest.approx(alone)
     # Sources are odd as a whole: how far off a run was tells of all others, whatever they are made of.
     assert spread_of(asked, [other], PARTLY) < alone < spread_of(asked, [other._replace(log_error=0.5)], PARTLY)
-    assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
+    assert spread_of(asked, [alike], PARTLY) < 0.65 * alone
     assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
     less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))
     wider = math.hypot(1.2 * math.sqrt(alone**2 - REST**2), REST)

@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from itertools import product
 from math import nan
 from pathlib import Path
+from statistics import mean
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flopcast_calibration.from_runs import predict
+from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
 from flopcast_validation.run import published_runs
+from flopcast_validation.runs.score import score_all
 from sim import Estimate, Scenario, build_scenario, estimate, load_scenario, simulate
 from sim.costs.collectives import all_reduce
 from sim.errors import FlopcastError
 from sim.files import SCENARIOS
 from sim.network.placement import Group
 from sim.pricing.layouts import cost_model
+from sim.reliability.storing import storing_of
 from sim.report.terminal import grouped
 from sim.specs.yaml12 import load_yaml
 from sim.traffic.exchanges import step_collectives
-
-if TYPE_CHECKING:
-    from sim.reliability.storing import Storing
 
 TABLES = Path(__file__).parent / "published" / "claims"
 WITHIN = 0.1
@@ -103,15 +104,18 @@ def _asked(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         slower, faster = (_fastest(entry, entry[side]) for side in ("slower", "faster"))
         return (slower.step_time_s / faster.step_time_s, slower, faster) if slower and faster else (nan,)
     asks = entry["asks"]
-    if "function" in asks:
-        return (FUNCTIONS[asks["function"]](),)
-    answers = [estimate(_scenario(asks["base"], asks.get("changes", {})))]
+    if asks["of"] in FUNCTIONS:
+        return (FUNCTIONS[asks["of"]](),)
+    pairs = [(asks[base], asks.get(changes, {})) for base, changes in _SIDES.items() if base in asks]
+    answers = [estimate(_scenario(*pair)) for pair in pairs]
     if asks.get("contention"):
         return simulate(answers[0].scenario, contention=True).mean_s, *answers
-    if "over" in asks:
-        answers.append(estimate(_scenario(asks["over"], asks.get("over_changes", {}))))
-    value, *over = (_value(asks["of"], answer) for answer in answers)
-    return (value / (over[0] if over else 1.0) * float(asks.get("times", 1.0)), *answers)
+    value, over = (*(_value(asks["of"], answer) for answer in answers), 1.0)[:2]
+    return (value / over * float(asks.get("times", 1.0)) + float(asks.get("plus", 0.0)), *answers)
+
+
+_SIDES = {"base": "changes", "over": "over_changes"}
+"""What is asked of, and over what it stands if over anything, each with its changes."""
 
 
 def _fastest(claim: Mapping[str, Any], side: Mapping[str, list[Any]]) -> Estimate | None:
@@ -166,57 +170,40 @@ def _value(of: str, answer: Estimate) -> float:
     return float(parts[cause])
 
 
-def _gathered_gb(answer: Estimate) -> float:
-    """Weights that a GPU gathers in a step. [GB]"""
+def _gathered(answer: Estimate) -> float:
+    """Weights that a GPU gathers in a step. [bytes]"""
     found = step_collectives(answer.scenario)
-    return sum(each.count * each.nbytes for each in found if each.name == "gather weights") / 1e9
+    return sum(each.count * each.nbytes for each in found if each.name == "gather weights")
 
 
-def _days(answer: Estimate) -> float:
-    training = answer.scenario.training
-    return training.tokens / answer.tokens_per_s / 86400.0
+def _bus_bandwidth(answer: Estimate) -> float:
+    """Bus bandwidth of an all-reduce of 1 GiB over the 8 GPUs of a node. [bytes/s]"""
+    return 2 * 7 / 8 * 2.0**30 / float(all_reduce(2.0**30, Group(8, 8), cost_model(answer.scenario).fabric))
 
 
 VALUES: dict[str, Callable[[Estimate], float]] = {
     "petaflops": lambda answer: answer.hardware_flop_per_s_per_gpu * answer.num_gpus / 1e15,
     "tflops": lambda answer: answer.hardware_flop_per_s_per_gpu / 1e12,
     "speed": lambda answer: 1.0 / answer.step_time_s,
-    "days": _days,
+    "tokens_per_gpu": lambda answer: answer.tokens_per_s / answer.num_gpus,
+    "days": lambda answer: answer.scenario.training.tokens / answer.tokens_per_s / 86400.0,
     "step_s": lambda answer: answer.step_time_s,
     "gradients_gb": lambda answer: max(use.gradients for use in answer.memory) / 1e9,
-    "gathered_gb": _gathered_gb,
+    "gathered_gb": lambda answer: _gathered(answer) / 1e9,
+    "bus_gb_per_s": lambda answer: _bus_bandwidth(answer) / 1e9,
+    "pipeline_cut_gb_per_s": lambda answer: pipeline_cut(answer.scenario).bytes_per_s / 1e9,
+    "data_cut_tb_per_s": lambda answer: data_parallel_cut(answer.scenario).bytes_per_s / 1e12,
+    "checkpoint_tb": lambda answer: storing_of(answer.scenario).checkpoint_bytes / 1e12,
+    "save_s": lambda answer: storing_of(answer.scenario).write_s,
+    "read_s": lambda answer: storing_of(answer.scenario).loads["shares"].read_s,
 }
 """What may be asked of an estimate."""
 
 
 def _table_1() -> float:
     """Mean error of Narayanan et al. 2021's Table 1. [%]"""
-    from flopcast_validation.runs.score import score_all
-
     found = score_all(published_runs(tables=("megatron-2021-table-1",)))
-    errors = [abs(item.error) for item in found if item.error is not None]
-    return 100.0 * sum(errors) / len(errors)
-
-
-def _bisection(name: str, unit: float) -> Callable[[], float]:
-    def ask() -> float:
-        from flopcast_validation.network_gains import bisection_rows
-
-        return bisection_rows()[name] / unit
-
-    return ask
-
-
-def _stored(of: Callable[[Storing], float]) -> Callable[[], float]:
-    """A value of checkpoints of the trillion on Selene."""
-
-    def ask() -> float:
-        from sim.reliability.storing import storing_of
-
-        base = load_yaml(TABLES / "seeds.yaml")["bases"]["1t"]
-        return of(storing_of(_scenario(base, {})))
-
-    return ask
+    return 100.0 * mean(abs(item.error) for item in found if item.error is not None)
 
 
 FIGURE_17 = tuple(2**power for power in range(9))
@@ -226,12 +213,9 @@ FIGURE_17 = tuple(2**power for power in range(9))
 def _sequences_per_s(recompute: str) -> dict[int, float]:
     """Sequences a second of those batches of Figure 17 that fit."""
     base = load_yaml(TABLES / "seeds.yaml")["bases"]["145b"]
-    found = {}
-    for batch in FIGURE_17:
-        answer = estimate(_scenario(base, {"plan.recompute": recompute, "training.global_batch_size": batch}))
-        if answer.fits:
-            found[batch] = batch / answer.step_time_s
-    return found
+    asked = ({"plan.recompute": recompute, "training.global_batch_size": batch} for batch in FIGURE_17)
+    answers = [estimate(_scenario(base, changes)) for changes in asked]
+    return {batch: batch / each.step_time_s for batch, each in zip(FIGURE_17, answers, strict=True) if each.fits}
 
 
 def _recompute_loss() -> float:
@@ -240,40 +224,12 @@ def _recompute_loss() -> float:
     return max(100.0 * (1.0 - again[batch] / kept[batch]) for batch in kept)
 
 
-def _in_switches() -> float:
-    """Bus bandwidth of an all-reduce of 1 GiB over 8 H100. [GB/s]"""
-    nbytes, fabric = 2.0**30, cost_model(load_scenario(SCENARIOS / "qwen3-235b-a22b-256-h100.yaml")).fabric
-    return 2 * 7 / 8 * nbytes / float(all_reduce(nbytes, Group(8, 8), fabric)) / 1e9
-
-
-def _lost_at_scale() -> float:
-    """Tokens that a GPU of 98,304 makes less than one of 2,048 with the same share of the batch. [%]"""
-    rates = []
-    for replicas in (16, 768):
-        changes = [f"plan.dp={replicas}", f"training.global_batch_size={16 * replicas}"]
-        cluster = ["cluster.num_nodes=12288", "cluster.network=null"]
-        answer = estimate(load_scenario(SCENARIOS / "llama3-405b-16384-h100.yaml", [*changes, *cluster]))
-        rates.append(answer.tokens_per_s / answer.num_gpus)
-    return 100 * (1 - rates[1] / rates[0])
-
-
 def _recompute_gain() -> float:
     """Best throughput with recomputation over the best that fits without it."""
     return max(_sequences_per_s("full").values()) / max(_sequences_per_s("none").values())
 
 
-FUNCTIONS: dict[str, Callable[[], float]] = {
-    "table_1": _table_1,
-    "pipeline_bisection": _bisection("pipeline sends", 1e9),
-    "data_bisection": _bisection("gradient all-reduce", 1e12),
-    "checkpoint_bytes": _stored(lambda storing: storing.checkpoint_bytes / 1e12),
-    "save_time": _stored(lambda storing: storing.write_s),
-    "recompute_loss": _recompute_loss,
-    "recompute_gain": _recompute_gain,
-    "in_switches": _in_switches,
-    "lost_at_scale": _lost_at_scale,
-    "read_time": _stored(lambda storing: storing.loads["shares"].read_s),
-}
+FUNCTIONS = {"table_1": _table_1, "recompute_loss": _recompute_loss, "recompute_gain": _recompute_gain}
 """What no single scenario answers."""
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
-from flopcast_validation.job.cli import register as register_job
+from flopcast_validation.job.cli import job
+from flopcast_validation.runs import Listing
 from flopcast_validation.steps import steps
-from flopcast_validation.strategies.cli import register as register_strategies
-from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, examples
+from flopcast_validation.strategies.cli import strategies
+from sim.commands.fills import with_records
+from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, examples, print_json
 from sim.commands.progress import progress_bar, spinner
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    from flopcast_validation.runs.scored import Scored
 
 app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measured.", invoke_without_command=True)
 
@@ -30,70 +28,47 @@ app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measure
         "validate --kernels gemm.csv --json kernels.json",
     )
 )
+@with_records
 def validate(
     context: typer.Context,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="CSV of measured training runs, or a folder of scenarios with cases.csv; several are read as one."
-        ),
-    ] = None,
-    memory: Annotated[
-        Path | None,
-        typer.Option(help="CSV of layouts that fitted or ran out of memory; what it leaves out is as in --runs."),
-    ] = None,
-    kernels: Annotated[
-        list[Path] | None,
-        typer.Option(help="Measured multiplies: any table or journal that calibrate fit reads; GPUs may differ."),
-    ] = None,
-    profile: Annotated[str | None, typer.Option(help="Profile for all runs, instead of the one of each GPU.")] = None,
+    *,
+    runs: list[Path] | None = None,
+    memory: Path | None = None,
+    kernels: list[Path] | None = None,
+    profile: str | None = None,
     json_file: JsonFile = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured here (.png, .svg).")] = None,
-    every: Annotated[bool, typer.Option("--every", help="List every run, not only groups.")] = False,
-    sweeps: Annotated[
-        bool, typer.Option("--sweeps", help="List every sweep of layouts: what we pick, what was the fastest.")
-    ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the record as a table of Markdown only.")] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Set a field in every row: stack.attention=math.")
-    ] = None,
-    export: Annotated[
-        Path | None, typer.Option(help="Write every modelled row as a scenario file into this folder.")
-    ] = None,
-    transfer: Annotated[
-        bool,
-        typer.Option(
-            "--transfer",
-            help="Errors once one and three runs of a source are given; the record that ships is treated as unknown.",
-        ),
-    ] = False,
-    without: Annotated[
-        list[str] | None, typer.Option(hidden=True, help="Leave out rows of --runs whose id fits this: ds-*.")
-    ] = None,
-    update_intervals: Annotated[
-        bool, typer.Option("--update-intervals", hidden=True, help="Rewrite the table of 90 % intervals.")
-    ] = False,
+    settings: list[str] | None = None,
+    listing: Listing,
 ) -> None:
-    """Without options: the published tables that ship with flopcast. With --runs: a table of your own."""
+    """Without options: the published tables that ship with flopcast. With --runs: a table of your own.
+
+    runs : CSV of measured training runs, or a folder of scenarios with cases.csv; several are read as one.
+    memory : CSV of layouts that fitted or ran out of memory; what it leaves out is as in --runs.
+    kernels : Measured multiplies: any table or journal that calibrate fit reads; GPUs may differ.
+    profile : Profile for all runs, instead of the one of each GPU.
+    settings --set -s : Set a field in every row: stack.attention=math.
+    """
     if context.invoked_subcommand is not None:
         return
-    for target in (json_file, figure):
-        _writable(target)
-    _drawable(figure)
+    for target, endings in ((json_file, ()), (listing.figure, (".png", ".svg", ".pdf"))):
+        _check_target(target, endings)
+    quiet = str(json_file) == "-"
     found: dict[str, Any] = {}
     if runs or (memory is None and not kernels):
-        from flopcast_validation.runs.listing import Listing, print_runs
+        from flopcast_validation.run import WILD, published_runs
+        from flopcast_validation.runs.listing import print_runs
+        from flopcast_validation.runs.score import score_all
 
-        machine = str(json_file) == "-"
-        scored = _scored(runs or [], profile, settings or [], without or [], quiet=markdown or machine)
-        listing = Listing(every, sweeps, markdown, figure, export, transfer, update_intervals)
-        wild = [] if runs else _wild(profile, settings or [])
-        found |= print_runs(_console(quiet=machine), scored, listing, shipped=not runs, wild=wild)
+        read = _read(runs or [], profile, settings or [], quiet=listing.markdown or quiet)
+        with progress_bar("runs predicted") as progress:
+            scored = score_all(read, progress or (lambda done, total: None))
+        wild = [] if runs else score_all(published_runs(profile, settings or [], folder=WILD))
+        found |= print_runs(_console(quiet), scored, listing, shipped=not runs, wild=wild)
     if memory is not None:
-        scores = _memory(memory, [each for each in runs or [] if each.is_file()])
+        scores = _memory(memory, [each for each in runs or [] if each.is_file()], quiet)
         found |= {"memory": scores} if runs else scores
     if kernels:
-        found["kernels"] = _kernels(kernels, profile, quiet=str(json_file) == "-")
+        found["kernels"] = _kernels(kernels, profile, quiet)
     if json_file is not None:
         _write_json(found, json_file)
 
@@ -103,13 +78,13 @@ def schedules() -> None:
     """What schedules gain over each other: papers' figures beside the simulator's."""
     from flopcast_validation.claims import schedules_report
 
-    _print_when_done(schedules_report)
+    _show(schedules_report)
 
 
 @app.command("seeds", cls=JsonCommand, epilog=examples("validate seeds", "validate seeds --json claims.json"))
 def seeds(json_file: JsonFile = None) -> None:
     """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
-    _print_claims("seeds", json_file)
+    _show_claims("seeds", json_file)
 
 
 @app.command(
@@ -117,37 +92,63 @@ def seeds(json_file: JsonFile = None) -> None:
 )
 def mechanisms(json_file: JsonFile = None) -> None:
     """What decides which plan a search finds best: measured or derived by hand beside predicted."""
-    _print_claims("mechanisms", json_file)
-
-
-def _print_claims(table: str, json_file: JsonFile) -> None:
-    """Print a table of claims, or write it as data."""
-    from flopcast_validation.claims import claims, report
-
-    _writable(json_file)
-    with spinner("predicting"):
-        found = list(claims(table))
-    if str(json_file) != "-":
-        for line in report(found):
-            typer.echo(line)
-    if json_file is not None:
-        _write_json({"claims": [claim.to_dict() for claim in found]}, json_file)
+    _show_claims("mechanisms", json_file)
 
 
 @app.command("network", epilog=examples("validate network"))
 def network() -> None:
     """What scatter/gather, rails and placement are worth: the 1T run with each switched off, links shared."""
-    from flopcast_validation.network_gains import report
+    from flopcast_validation.network_gains import view
 
-    _print_when_done(report)
+    _show(view)
 
 
-def _print_when_done(report: Callable[[], Iterable[str]]) -> None:
-    """Print a table that takes its time."""
+app.command(
+    "job",
+    epilog=examples(
+        "validate job --quick", "validate job --json job.json --figure job.png", "validate job --device cpu --size tiny"
+    ),
+)(with_records(job))
+app.command("steps", epilog=examples("validate steps -o steps.csv"))(with_records(steps))
+
+
+@app.command("rl", epilog=examples("validate rl", "validate rl --json"))
+def rl(as_json: Json = False) -> None:
+    """Rates of TensorRT-LLM and step times of NeMo RL, as printed, beside what `flopcast rl` predicts."""
+    from flopcast_validation.rl_runs import published_rates, published_steps, to_dict, view
+
+    found = published_rates(), published_steps()
+    if as_json:
+        print_json(to_dict(*found))
+    else:
+        _show(lambda: view(*found))
+
+
+app.command("strategies", epilog=examples("validate strategies", "validate strategies --ideal-network"))(
+    with_records(strategies)
+)
+
+
+def _show_claims(table: str, json_file: Path | None) -> None:
+    """Print a table of claims, or write it as data."""
+    from flopcast_validation.claims import claims, report
+
+    _check_target(json_file)
     with spinner("predicting"):
-        lines = list(report())
-    for line in lines:
-        typer.echo(line)
+        found = list(claims(table))
+    if str(json_file) != "-":
+        _show(lambda: report(found))
+    if json_file is not None:
+        _write_json({"claims": [claim.to_dict() for claim in found]}, json_file)
+
+
+def _show(view: Callable[[], Iterable[Any]]) -> None:
+    """Print a view's lines and tables, which take their time."""
+    with spinner("predicting"):
+        parts = list(view())
+    out = _console()
+    for part in parts:
+        out.print(part, soft_wrap=isinstance(part, str))
 
 
 def _write_json(found: dict[str, Any], path: Path) -> None:
@@ -162,28 +163,12 @@ def _write_json(found: dict[str, Any], path: Path) -> None:
     typer.echo(f"written: {path}")
 
 
-def _drawable(path: Path | None) -> None:
-    """Refuse a picture of a kind that cannot be drawn before any work is done."""
-    from sim.errors import SpecError
+def _check_target(path: Path | None, endings: tuple[str, ...] = ()) -> None:
+    """Refuse a target that cannot be written, or drawn, before any work is done."""
+    from flopcast_calibration.commands.shared import check_target
 
-    if path is not None and path.suffix not in (".png", ".svg", ".pdf"):
-        raise SpecError(f"{path} must end in .png, .svg or .pdf")
-
-
-def _writable(path: Path | None) -> None:
-    """Refuse a target that cannot be written before any work is done."""
-    import os
-
-    from sim.errors import SpecError
-
-    if path is None or str(path) == "-":
-        return
-    if path.is_dir():
-        raise SpecError(f"{path} is a folder; name a file in it")
-    if not path.absolute().parent.is_dir():
-        raise SpecError(f"the folder {path.parent} does not exist; make it first (mkdir -p {path.parent})")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise SpecError(f"{path} cannot be written to; choose another place")
+    if path is not None and str(path) != "-":
+        check_target(path, endings)
 
 
 def _console(quiet: bool = False) -> Any:
@@ -192,95 +177,43 @@ def _console(quiet: bool = False) -> Any:
     return Console(highlight=False, markup=False, quiet=quiet)  # a cell of a table may hold [brackets]
 
 
-def _scored(
-    tables: list[Path], profile: str | None, settings: list[str], without: list[str], *, quiet: bool
-) -> list[Scored]:
-    """Runs of tables, or the published ones that ship, predicted.
-
-    without : patterns of ids that are left out.
-    quiet : print nothing.
-    """
+def _read(tables: list[Path], profile: str | None, settings: list[str], *, quiet: bool) -> Any:
+    """Runs of tables, or those that ship; what is wrong with options and tables is said before any work."""
     from flopcast_calibration.readers.cases import read_measured
     from flopcast_calibration.readers.training_runs import unread_columns
     from flopcast_validation.run import published_runs, report
-    from flopcast_validation.runs.score import score_all
 
-    # What is wrong with the options and the tables is said before any work.
-    runs = [run for path in tables for run in read_measured(path, profile, settings)]
-    runs = [run for run in runs if not any(fnmatch(run.id, pattern) for pattern in without)]
     if not tables:
         runs = published_runs(profile, settings)
         if not quiet:
-            _print_when_done(report)
+            _show(report)
+        return runs
+    runs = [run for path in tables for run in read_measured(path, profile, settings)]
     unread = dict.fromkeys(name for path in tables if not path.is_dir() for name in unread_columns(path))
     if unread and not quiet:
         typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
-    with progress_bar("runs predicted") as progress:
-        return score_all(runs, progress or (lambda done, total: None))
+    return runs
 
 
-def _wild(profile: str | None, settings: list[str]) -> list[Scored]:
-    """Runs that ship of people outside the vendors' benchmark teams, predicted."""
-    from flopcast_validation.run import WILD, published_runs
-    from flopcast_validation.runs.score import score_all
-
-    return score_all(published_runs(profile, settings, folder=WILD))
-
-
-def _memory(path: Path, runs: list[Path]) -> dict[str, Any]:
+def _memory(path: Path, runs: list[Path], quiet: bool) -> dict[str, Any]:
     from flopcast_validation.runs.listing import print_reasons
-    from flopcast_validation.runs.memory import score_memory, summary
+    from flopcast_validation.runs.memory import report, score_memory, summary
 
     outcomes = score_memory(path, runs)
-    found = summary(outcomes)
-    out = _console()
-    if found["count"]:
-        out.print(
-            f"memory: {found['accuracy']:.1%} of {found['count']} outcomes right; called out of memory though they ran "
-            f"{found['false_oom']:.1%}, missed {found['missed_oom']:.1%}; {found['skipped']} rows not modelled"
-        )
-    else:
-        out.print(f"memory: none of {found['skipped']} rows could be modelled")
-    if found["peaks"]:
-        out.print(
-            f"measured peaks: {found['peaks']}; predicted over measured − 1 is {found['peak_error']:.1%} in size at "
-            f"the median, {found['peak_worst']:.0%} at worst, {found['peak_bias']:+.1%} on average"
-        )
+    found, out = summary(outcomes), _console(quiet)
+    for line in report(found):
+        out.print(line)
     print_reasons(out, [item.skipped for item in outcomes])
     return {"rows": [item.to_dict() for item in outcomes], "summary": found}
 
 
-def _kernels(paths: list[Path], profile: str | None, *, quiet: bool) -> dict[str, Any]:
+def _kernels(paths: list[Path], profile: str | None, quiet: bool) -> dict[str, Any]:
     from flopcast_calibration.commands.shared import read_profile
-    from flopcast_validation.kernels import report, score_kernels, to_dict
+    from flopcast_validation.kernels import score_kernels, to_dict, view
 
-    scored, notes = [], []
-    for path in paths:
-        with spinner("predicting"):
-            rows, said = score_kernels(path, None if profile is None else read_profile(profile))
-        scored += rows
-        notes += said
+    with spinner("predicting"):
+        each = [score_kernels(path, None if profile is None else read_profile(profile)) for path in paths]
+    scored, notes = ([item for part in parts for item in part] for parts in zip(*each, strict=True))
     if not quiet:
-        for line in report(scored, notes):
-            typer.echo(line)
+        _show(lambda: view(scored, notes))
     return to_dict(scored)
-
-
-register_job(app)
-app.command("steps", epilog=examples("validate steps -o steps.csv"))(steps)
-
-
-@app.command("rl", epilog=examples("validate rl", "validate rl --json"))
-def rl(as_json: Json = False) -> None:
-    """Rates of TensorRT-LLM and step times of NeMo RL, as printed, beside what `flopcast rl` predicts."""
-    from flopcast_validation.rl_runs import published_rates, published_steps, to_dict, view
-    from sim.commands.options import print_json, print_view
-
-    found = published_rates(), published_steps()
-    if as_json:
-        print_json(to_dict(*found))
-    else:
-        print_view(view(*found))
-
-
-register_strategies(app)

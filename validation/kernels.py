@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flopcast_calibration.fit.kernels import NUMBER_BYTES, bounds_met, fit_gemm, gemm_times, with_fitted
 from flopcast_calibration.measurement import Measurement
 from flopcast_calibration.node import fitting_nodes, measured_cluster
-from flopcast_calibration.points import gemm_point, precision_of
+from flopcast_calibration.points import multiplies_of, precision_of
 from flopcast_calibration.readers import read_measurements
 from flopcast_calibration.readers.table import read_each_device
+from flopcast_validation.tables import table_of
+from sim.commands.options import finite
 from sim.costs.compute import SECTOR, leading_divisors
 from sim.errors import SpecError
 from sim.specs import GpuSpec, Profile
@@ -99,82 +102,66 @@ def _of_one(
     items: Sequence[Measurement], device: str, gpu: GpuSpec, precision: str, profile: Profile
 ) -> Iterator[Scored]:
     """Multiplies of one GPU and precision."""
-    points, memory, width = [gemm_point(item) for item in items], profile.memory.efficiency, NUMBER_BYTES[precision]
+    points, memory, width = multiplies_of(items), profile.memory.efficiency, NUMBER_BYTES[precision]
     shipped = gemm_times(points, gpu, precision, profile.gemm.of(precision), memory)
-    refitted: list[float | None] = [None] * len(points)
-    shapes = [(point.m, point.n, point.k, point.batch) for point in points]
-    mixed = np.random.default_rng(0).permutation(len(set(shapes)))
-    part_of = dict(zip(sorted(set(shapes)), (mixed % PARTS).tolist(), strict=True))
-    met = bounds_met(points, width, profile.gemm.alignment)
+    parts = points.groupby(["m", "n", "k", "batch"]).ngroup().to_numpy()  # shapes, numbered
+    parts = np.random.default_rng(0).permutation(parts.max() + 1)[parts] % PARTS
+    refitted, met = np.full(len(points), np.nan), bounds_met(points, width, profile.gemm.alignment)
     for part in range(PARTS) if len(points) >= FEWEST else ():
-        known = [point for point, shape in zip(points, shapes, strict=True) if part_of[shape] != part]
         fit = fit_gemm(
-            known, gpu, precision, kernel_floor_s=profile.gemm.kernel_floor_s, memory_efficiency=memory,
+            points[parts != part], gpu, precision, kernel_floor_s=profile.gemm.kernel_floor_s, memory_efficiency=memory,
             alignment=profile.gemm.alignment, fitted=met,
         )  # fmt: skip
-        times = gemm_times(points, gpu, precision, with_fitted(profile.gemm, fit.params), memory)
-        for place, shape in enumerate(shapes):
-            if part_of[shape] == part:
-                refitted[place] = float(times[place]) / points[place].time_s - 1.0
-    for item, point, time, other in zip(items, points, shipped.tolist(), refitted, strict=True):
+        own = points[parts == part]
+        times = gemm_times(own, gpu, precision, with_fitted(profile.gemm, fit.params), memory)
+        refitted[parts == part] = times / own.time_s - 1.0
+    rows = zip(items, points.itertuples(), shipped.tolist(), refitted.tolist(), strict=True)
+    for item, point, time, other in rows:
         divisor = min(leading_divisors(point.m, point.n, point.k, width, point.layout))
         yield Scored(
             item.source, device, str(item.shape.get("operation", item.kind)), int(min(divisor, SECTOR)),
             *(int(size) for size in (point.m, point.n, point.k, point.batch)), point.layout,
-            point.time_s, time, time / point.time_s - 1.0, other,
+            point.time_s, time, time / point.time_s - 1.0, None if np.isnan(other) else other,
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Errors of several multiplies: the median of their sizes, and of their signed values."""
-
-    gpu: str
-    operation: str
-    alignment: str
-    count: int
-    median_error: float
-    median_bias: float
-    refitted_median_error: float | None
+KEYS = ["gpu", "operation", "alignment"]
 
 
-def groups(scored: Sequence[Scored]) -> list[Group]:
-    """Groups by GPU and alignment over all operations, then by operation as well."""
-
-    def key(item: Scored, by_operation: bool) -> tuple[str, str, int]:
-        return item.gpu, item.operation if by_operation else "all", item.alignment
-
+def groups(scored: Sequence[Scored]) -> list[Any]:
+    """Rows of groups by GPU and alignment over all operations, then by operation as well, with medians of errors."""
+    if not scored:
+        return []
+    rows = pd.DataFrame(map(asdict, scored)).rename(columns={"time_error": "median_bias"})
+    errors = {"median_error": rows.median_bias.abs(), "refitted_median_error": rows.refitted_error.astype(float).abs()}
+    rows = rows.assign(**errors)
     found = []
-    for by_operation in (False, True):
-        for each in sorted({key(item, by_operation) for item in scored}):
-            members = [item for item in scored if key(item, by_operation) == each]
-            errors = np.array([item.time_error for item in members])
-            others = [abs(item.refitted_error) for item in members if item.refitted_error is not None]
-            gpu, operation, alignment = each
-            found.append(
-                Group(
-                    gpu, operation, f"{alignment} B" + " and more" * (alignment == SECTOR), len(members),
-                    float(np.median(np.abs(errors))), float(np.median(errors)),
-                    float(np.median(others)) if others else None,
-                )
-            )  # fmt: skip
-    return found
+    for each in (rows.assign(operation="all"), rows):
+        alike = each.groupby(KEYS)
+        medians = alike[["median_error", "median_bias", "refitted_median_error"]].median()
+        medians.insert(0, "count", alike.size())
+        found.append(medians.reset_index())
+    table = pd.concat(found)
+    table["alignment"] = [f"{size} B" + " and more" * (size == SECTOR) for size in table.alignment]
+    return list(table.itertuples(index=False, name="Group"))
 
 
-def report(scored: Sequence[Scored], notes: Sequence[str]) -> Iterator[str]:
+COLUMNS = {
+    "GPU": "gpu", "operation": "operation", "alignment": "alignment", "count": "count", "size": "median_error:.1%",
+    "signed": "median_bias:+.1%", "refitted, left out": "refitted_median_error:.1%",
+}  # fmt: skip
+
+
+def view(scored: Sequence[Scored], notes: Sequence[str]) -> Iterator[Any]:
     """The groups as a table, and what was assumed."""
     yield f"{len(scored)} multiplies: predicted over measured time − 1, in the median"
-    heads = f"{'alignment':>14} {'count':>6} {'size':>7} {'signed':>8} {'refitted, left out':>19}"
-    yield f"{'GPU':20} {'operation':36} {heads}"
-    for group in groups(scored):
-        left_out = "" if group.refitted_median_error is None else f"{group.refitted_median_error:.1%}"
-        yield (
-            f"{group.gpu:20} {group.operation:36} {group.alignment:>14} {group.count:6} {group.median_error:7.1%} "
-            f"{group.median_bias:+8.1%} {left_out:>19}"
-        )
+    yield table_of(COLUMNS, groups(scored), left=("GPU", "operation"), gap=1)
     yield from notes
 
 
 def to_dict(scored: Sequence[Scored]) -> dict[str, Any]:
     """Every multiply and every group, as data."""
-    return {"rows": [asdict(item) for item in scored], "groups": [asdict(group) for group in groups(scored)]}
+    found: dict[str, Any] = finite(
+        {"rows": [*map(asdict, scored)], "groups": [row._asdict() for row in groups(scored)]}
+    )
+    return found

@@ -15,16 +15,16 @@ Section 5.9 of the first also gives two effective bisection bandwidths of the 1T
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
+from flopcast_validation.tables import table_of
 from sim import Scenario, estimate, load_scenario, simulate
 from sim.files import SCENARIOS
 from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.units import show
 
 _SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"
-_X160 = _SCENARIO.with_name("x160-38640-a100.yaml")
 _CORE = LevelSpec(ports=8000)  # one switch for all, where only what lies below matters
 TREES = ("full, adaptive", "full, ecmp", "1:8, adaptive")
 CASES: dict[str, tuple[list[str], bool]] = {
@@ -35,20 +35,35 @@ CASES: dict[str, tuple[list[str], bool]] = {
     "nodes anywhere in the machine": (["cluster.fragmentation=1"], True),
 }
 """What is switched off, as overrides, and whether there are rails."""
+LAYERED = {
+    "layered, ZeRO 3": ["plan.offloaded_layers=160"],
+    "1F1B, ZeRO 3": ["plan.schedule=1f1b", "plan.num_chunks=1"],
+    "1F1B, ZeRO 1": ["plan.schedule=1f1b", "plan.num_chunks=1", "plan.zero_stage=1"],
+}
+"""X_160 on tp 16 and pp 5. ZeRO 1 keeps weights and gradients whole, which would not fit in 80 GB."""
+REPLICAS = (483, 69, 35)
+_ETHERNET = ["cluster.inter_node_bandwidth=25 Gbit/s", "cluster.network.routing=ecmp"]
+PUBLISHED_BISECTION = {"pipeline sends": 892e9, "gradient all-reduce": 12.9e12}
+"""Narayanan et al. 2021, section 5.9. [bytes/s]"""
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkRow:
-    """Step times of one case on one tree. [s]
-
-    formula_s : by the formulas, without contention.
-    shared_s : with links shared.
-    """
+class NetworkRow(NamedTuple):
+    """Step times of one case on one tree: by the formulas without contention, and with links shared. [s]"""
 
     tree: str
     case: str
     formula_s: float
     shared_s: float
+
+
+class LayeredRow(NamedTuple):
+    """Step times of one plan on so many GPUs, links shared; whether it fits in the GPUs' memory. [s]"""
+
+    num_gpus: int
+    plan: str
+    fits: bool
+    infiniband_s: float
+    ethernet_s: float
 
 
 def network_rows(
@@ -77,42 +92,15 @@ def on_tree(scenario: Scenario, tree: str, rails: bool) -> Scenario:
     return scenario.replace(cluster=scenario.cluster.replace(network=network))
 
 
-LAYERED = {
-    "layered, ZeRO 3": ["plan.offloaded_layers=160"],
-    "1F1B, ZeRO 3": ["plan.schedule=1f1b", "plan.num_chunks=1"],
-    "1F1B, ZeRO 1": ["plan.schedule=1f1b", "plan.num_chunks=1", "plan.zero_stage=1"],
-}
-"""X_160 on tp 16 and pp 5. ZeRO 1 keeps weights and gradients whole, which would not fit in 80 GB."""
-REPLICAS = (483, 69, 35)
-_ETHERNET = ["cluster.inter_node_bandwidth=25 Gbit/s", "cluster.network.routing=ecmp"]
-
-
-@dataclass(frozen=True, slots=True)
-class LayeredRow:
-    """Step times of one plan on so many GPUs, links shared. [s]
-
-    fits : in the GPUs' memory.
-    """
-
-    num_gpus: int
-    plan: str
-    fits: bool
-    infiniband_s: float
-    ethernet_s: float
-
-
 def layered_rows(replicas: Sequence[int] = REPLICAS, plans: Sequence[str] = tuple(LAYERED)) -> Iterator[LayeredRow]:
     """Every plan at every number of data-parallel replicas, on HDR InfiniBand and on 25 Gbit/s Ethernet a GPU."""
+    x160 = _SCENARIO.with_name("x160-38640-a100.yaml")
     for dp in replicas:
         for plan in plans:
             overrides = [*LAYERED[plan], f"plan.dp={dp}"]
-            fast, slow = (load_scenario(_X160, [*overrides, *network]) for network in ([], _ETHERNET))
+            fast, slow = (load_scenario(x160, [*overrides, *network]) for network in ([], _ETHERNET))
             times = [simulate(scenario, contention=True).mean_s for scenario in (fast, slow)]
             yield LayeredRow(fast.plan.num_gpus, plan, estimate(fast).fits, *times)
-
-
-PUBLISHED_BISECTION = {"pipeline sends": 892e9, "gradient all-reduce": 12.9e12}
-"""Narayanan et al. 2021, section 5.9. [bytes/s]"""
 
 
 def bisection_rows() -> dict[str, float]:
@@ -122,23 +110,23 @@ def bisection_rows() -> dict[str, float]:
     return {name: cut(scenario).bytes_per_s for name, cut in cuts.items()}
 
 
-def report() -> Iterator[str]:
-    """The tables as text."""
-    yield "Effective bisection bandwidth of the 1T run: published and predicted"
-    for name, rate in bisection_rows().items():
-        published = PUBLISHED_BISECTION[name]
-        yield f"  {name:20} {show(published, 'B/s', 3):>9} {show(rate, 'B/s', 3):>11} {rate / published - 1:+4.0%}"
-    yield ""
-    yield "1T parameters on 3,072 A100: step time with each mechanism switched off"
-    yield f"  {'switches':15} {'case':36} {'formula':>8} {'shared links':>13}"
-    for row in network_rows():
-        yield f"  {row.tree:15} {row.case:36} {row.formula_s:6.1f} s {row.shared_s:11.1f} s"
-    yield ""
-    yield "X_160, 2,415 sequences per step: HDR InfiniBand and 25 Gbit/s Ethernet per GPU,"
-    yield "with shared links"
-    yield f"  {'GPUs':>6}  {'plan':18} {'fits':4} {'InfiniBand':>11} {'Ethernet':>11} {'times':>6}"
-    for each in layered_rows():
-        yield (
-            f"  {each.num_gpus:6,}  {each.plan:18} {'yes' if each.fits else 'no':4} {each.infiniband_s:9.1f} s "
-            f"{each.ethernet_s:9.1f} s {each.ethernet_s / each.infiniband_s:6.2f}"
-        )
+def view() -> Iterator[Any]:
+    """The three tables with their titles."""
+    yield "Effective bisection bandwidth of the 1T run"
+    yield table_of(
+        {
+            "": lambda row: row[0],
+            "published": lambda row: show(PUBLISHED_BISECTION[row[0]], "B/s", 3),
+            "predicted": lambda row: show(row[1], "B/s", 3),
+            "off": lambda row: f"{row[1] / PUBLISHED_BISECTION[row[0]] - 1:+.0%}",
+        },
+        bisection_rows().items(),
+    )
+    yield "\n1T parameters on 3,072 A100: step time with each mechanism switched off"
+    times = {"formula [s]": "formula_s:.1f", "shared links [s]": "shared_s:.1f"}
+    yield table_of({"switches": "tree", "case": "case", **times}, network_rows(), left=("switches", "case"))
+    yield "\nX_160, 2,415 sequences per step: HDR InfiniBand and 25 Gbit/s Ethernet per GPU, links shared"
+    times = {"InfiniBand [s]": "infiniband_s:.1f", "Ethernet [s]": "ethernet_s:.1f"}
+    fits = {"fits": lambda row: "yes" if row.fits else "no"}
+    ratio = {"times": lambda row: f"{row.ethernet_s / row.infiniband_s:.2f}"}
+    yield table_of({"GPUs": "num_gpus:,", "plan": "plan", **fits, **times, **ratio}, layered_rows(), left=("plan",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from flopcast_validation.run import ScoredTable, score, tables
@@ -17,44 +18,29 @@ class ValidationReport:
     @property
     def mean_error(self) -> float:
         """Mean absolute relative error over all rows."""
-        errors = [abs(row.error) for table in self.tables for row in table.rows]
-        return sum(errors) / len(errors)
+        return fmean(abs(row.error) for table in self.tables for row in table.rows)
 
     def to_frame(self) -> Any:
         """A pandas table: a row a measured run; errors are relative, values in the table's unit."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [
-                {
-                    "table": table.title,
-                    "scenario": row.scenario,
-                    "unit": table.unit,
-                    "measured": row.measured,
-                    "predicted": row.predicted,
-                    "error": row.error,
-                    "constant_error": row.baseline_error,
-                    "fits": row.fits,
-                }
-                for table in self.tables
-                for row in table.rows
-            ]
-        )
+        rows = [
+            {"table": table.title, "unit": table.unit, **row._asdict()} for table in self.tables for row in table.rows
+        ]
+        names = ["table", "scenario", "unit", "measured", "predicted", "error", "constant_error", "fits"]
+        return pd.DataFrame(rows).rename(columns={"baseline_error": "constant_error"})[names]
 
     def plot(self, width_in: float = 9.0) -> Any:
         """Errors of every row, the constant's paler beside them, as a matplotlib figure."""
         from sim.canvas import new_figure
 
-        rows = [(table, row) for table in self.tables for row in table.rows]
+        rows = self.to_frame()
         figure = new_figure(width_in, 0.22 * len(rows) + 1.6)
         axes = figure.subplots()
-        places = [-at for at in range(len(rows))]
-        axes.barh(
-            places, [100 * row.baseline_error for _, row in rows], color="#D0D0D0", height=0.8, label="a constant"
-        )
-        axes.barh(places, [100 * row.error for _, row in rows], color="#0072B2", height=0.45, label="flopcast")
+        axes.barh(-rows.index, 100 * rows.constant_error, color="#D0D0D0", height=0.8, label="a constant")
+        axes.barh(-rows.index, 100 * rows.error, color="#0072B2", height=0.45, label="flopcast")
         axes.axvline(0, color="black", lw=0.8)
-        axes.set_yticks(places, [row.scenario for _, row in rows], fontsize=8)
+        axes.set_yticks(-rows.index, rows.scenario, fontsize=8)
         axes.set_xlabel("predicted over measured value − 1 [%]", fontsize=9)
         axes.set_title(f"Published runs: mean error {self.mean_error:.1%}", loc="left", fontsize=11, fontweight="bold")
         axes.spines[["top", "right", "left"]].set_visible(False)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
-from rich.console import Group, RenderableType
 from rich.text import Text
 
+from flopcast_validation.tables import table_of
 from sim.report.terminal import grouped
 from sim.rl.inference import Inference
 from sim.rl.rollout import batch_time, pool_of
@@ -21,7 +22,7 @@ from sim.rl.step import RlStep, colocated_step, split_step
 from sim.rl.trainer import Recipe
 from sim.specs import build_scenario
 from sim.specs.yaml12 import load_yaml
-from sim.table import plain_table
+from sim.table import rows_table
 from sim.units import show_time
 
 _FACTS = Path(__file__).parent / "published" / "rl"
@@ -55,9 +56,8 @@ def published_rates() -> list[Rate]:
     found = []
     for engine in data["engines"]:
         training = {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"}
-        scenario = build_scenario(
-            {"model": engine["model"], "cluster": engine["cluster"], "plan": {}, "training": training}, []
-        )
+        machine = {name: engine[name] for name in ("model", "cluster")}
+        scenario = build_scenario({**machine, "plan": {}, "training": training}, [])
         tp = engine["tp"]
         how = Inference(tp, "fp8", "fp8", memory_share=data["memory_share"], most_running=MANY, step_overhead_s=0.0)
         pool = pool_of(scenario, how, tp, tp, colocated=False)
@@ -91,11 +91,14 @@ class Published:
         return self.predicted.step_time_s / self.measured_s - 1.0
 
     @property
+    def generation_s(self) -> float:
+        """The generation of a batch, from its first token to its last, as predicted. [s]"""
+        return batch_time(self.predicted.pool, self.predicted.samples)
+
+    @property
     def rollout_error(self) -> float | None:
-        """The generation of a batch, from its first token to its last."""
-        if self.rollout_s is None:
-            return None
-        return batch_time(self.predicted.pool, self.predicted.samples) / self.rollout_s - 1.0
+        """Relative error of the generation, where it was timed by itself."""
+        return None if self.rollout_s is None else self.generation_s / self.rollout_s - 1.0
 
 
 def published_steps() -> list[Published]:
@@ -115,20 +118,11 @@ def _predicted(run: Mapping[str, Any], data: Mapping[str, Any], place: int) -> P
     version = data["name"].removeprefix("NeMo RL ")
     name = f"{version} #{place} {run['model']} {run['gpus']} {cluster.rpartition('-')[2].upper()}, {words}"
     plan = {"microbatch_size": 1, "zero_stage": 1, "recompute": run["recompute"], "uneven_layers": True}
-    scenario = build_scenario(
-        {
-            "name": name,
-            "model": data["models"].get(run["model"], run["model"]),
-            "cluster": cluster,
-            "plan": {**plan, "sequence_parallel": run["plan"]["tp"] > 1, **run["plan"]},
-            "training": {
-                "global_batch_size": run["plan"]["dp"],
-                "sequence_length": run["longest"],
-                "precision": "bf16",
-            },
-            "stack": data["stack"],
-        }
-    )
+    model, batch = data["models"].get(run["model"], run["model"]), run["plan"]["dp"]
+    training = {"global_batch_size": batch, "sequence_length": run["longest"], "precision": "bf16"}
+    plan |= {"sequence_parallel": run["plan"]["tp"] > 1, **run["plan"]}
+    machine = {"cluster": cluster, "stack": data["stack"]}
+    scenario = build_scenario({"name": name, "model": model, "plan": plan, "training": training, **machine})
     # Prompts count into the longest sequence; of one run nearly all responses are cut off there.
     prompt = float(data["prompt_tokens"])
     longest = float(run["longest"]) - prompt
@@ -171,34 +165,32 @@ def to_dict(rates: list[Rate], steps: list[Published]) -> dict[str, Any]:
     }
 
 
-def view(rates: list[Rate], steps: list[Published]) -> Group:
+def view(rates: list[Rate], steps: list[Published]) -> Iterator[Any]:
     """Both as tables."""
-    return Group(*_rates(rates), "", *_steps(steps))
-
-
-def _rates(rates: list[Rate]) -> tuple[RenderableType, ...]:
-    table = plain_table("engine", "rates", "median", "least", "most")
     by_engine = grouped((rate.engine, rate.share) for rate in rates)
     by_engine["all"] = [rate.share for rate in rates]
-    for name, shares in by_engine.items():
-        table.add_row(name, str(len(shares)), *(f"{each(shares):.0%}" for each in (median, min, max)))
-    return Text("Tokens a second of TensorRT-LLM 1.0, of what is predicted", style="bold"), table
-
-
-def _steps(runs: list[Published]) -> tuple[RenderableType, ...]:
-    table = plain_table("run", "measured", "predicted", "error", "generation", "error", "limited by",
-                        left=("run", "limited by"))  # fmt: skip
-    for run in runs:
-        step, timed = run.predicted, run.rollout_error
-        table.add_row(
-            f"{run.name}{' *' * run.drafted}", show_time(run.measured_s), show_time(step.step_time_s),
-            f"{run.error:+.0%}", show_time(batch_time(step.pool, step.samples)),
-            "" if timed is None else f"{timed:+.0%}", step.limit,
-        )  # fmt: skip
-    low, high = factors(runs)
-    rollouts = [abs(run.rollout_error) for run in runs if run.rollout_error is not None and not run.drafted]
+    yield Text("Tokens a second of TensorRT-LLM 1.0, of what is predicted", style="bold")
+    each = {name: partial(_share_of, find=find) for name, find in (("median", median), ("least", min), ("most", max))}
+    yield table_of({"engine": lambda row: row[0], "rates": lambda row: str(len(row[1])), **each}, by_engine.items())
+    yield ""
+    yield Text("GRPO steps of NeMo RL", style="bold")
+    cells = ((f"{run.name}{' *' * run.drafted}", show_time(run.measured_s), show_time(run.predicted.step_time_s),
+              f"{run.error:+.0%}", show_time(run.generation_s), _signed(run.rollout_error), run.predicted.limit)
+             for run in steps)  # fmt: skip
+    yield rows_table(("run", "measured", "predicted", "error", "generation", "error", "limited by"), cells,
+                     left=("run", "limited by"))  # fmt: skip
+    low, high = factors(steps)
+    rollouts = [abs(run.rollout_error) for run in steps if run.rollout_error is not None and not run.drafted]
     words = (
-        f"steps are {mean_error(runs):.0%} off in the mean over sources, generation {mean(rollouts):.0%}. Nine tenths "
+        f"steps are {mean_error(steps):.0%} off in the mean over sources, generation {mean(rollouts):.0%}. Nine tenths "
         f"took {low:.2f} to {high:.2f} of the predicted time.\n* with a draft of a token, which is not modelled"
     )
-    return Text("GRPO steps of NeMo RL", style="bold"), table, Text(words, style="dim")
+    yield Text(words, style="dim")
+
+
+def _share_of(row: tuple[str, list[float]], find: Callable[[list[float]], float]) -> str:
+    return f"{find(row[1]):.0%}"
+
+
+def _signed(error: float | None) -> str:
+    return "" if error is None else f"{error:+.0%}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from flopcast_calibration.readers.training_runs import Run, read_runs
 from sim import estimate, load_scenario
@@ -19,12 +19,12 @@ WIDTH = 80
 """Columns of the report."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredRow:
+class ScoredRow(NamedTuple):
     """One measured run. Values are in the table's unit; errors are of the step time: positive is predicted too slow.
 
     baseline : what a constant FLOP rate predicts.
     inside : the measurement lies in the 90 % interval.
+    error, baseline_error : predicted over measured step time − 1, and the constant's.
     """
 
     scenario: str
@@ -33,24 +33,11 @@ class ScoredRow:
     baseline: float
     fits: bool
     inside: bool
-    is_rate: bool = False
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured step time − 1."""
-        return self._off(self.predicted)
-
-    @property
-    def baseline_error(self) -> float:
-        """The constant's."""
-        return self._off(self.baseline)
-
-    def _off(self, guess: float) -> float:
-        return (self.measured / guess if self.is_rate else guess / self.measured) - 1.0
+    error: float
+    baseline_error: float
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredTable:
+class ScoredTable(NamedTuple):
     """A published table and how well it is predicted."""
 
     title: str
@@ -63,12 +50,12 @@ class ScoredTable:
     @property
     def mean_error(self) -> float:
         """Mean absolute relative error of the prediction."""
-        return sum(abs(row.error) for row in self.rows) / len(self.rows)
+        return fmean(abs(row.error) for row in self.rows)
 
     @property
     def mean_baseline_error(self) -> float:
         """Mean absolute relative error of the constant."""
-        return sum(abs(row.baseline_error) for row in self.rows) / len(self.rows)
+        return fmean(abs(row.baseline_error) for row in self.rows)
 
 
 def tables() -> list[str]:
@@ -89,22 +76,19 @@ def score(name: str, profile: str | None = None, scenarios: Path = SCENARIOS) ->
 
 def _row(facts: dict[str, Any], item: dict[str, Any], profile: str | None, scenarios: Path) -> ScoredRow:
     answer = estimate(load_scenario(scenarios / f"{item['scenario']}.yaml", profile=profile))
-    guess = facts["baseline"]
+    guess, measured = facts["baseline"], item["measured"]
+    reached = answer.hardware_flop_per_s_per_gpu / 1e12
     constant = guess["value"] if "value" in guess else guess["share_of_peak"] * answer.peak_flop_per_s / 1e12
-    if facts["unit"] == "seconds per step":
-        predicted = answer.step_time_s
-        baseline = predicted * answer.hardware_flop_per_s_per_gpu / (constant * 1e12)
-    else:
-        predicted, baseline = answer.hardware_flop_per_s_per_gpu / 1e12, constant
+    is_rate, step_s = facts["unit"] != "seconds per step", answer.step_time_s
+    predicted, baseline = (reached, constant) if is_rate else (step_s, step_s * reached / constant)
     # Of a rate and of a time alike: the measurement over the prediction bounds the time from one side or the other.
-    low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
-    rate = facts["unit"] != "seconds per step"
-    ratio = predicted / item["measured"] if rate else item["measured"] / predicted
-    return ScoredRow(item["scenario"], item["measured"], predicted, baseline, answer.fits, low <= ratio <= high, rate)
+    low, high = (end / step_s for end in answer.step_time_interval_s)
+    inside = low <= (predicted / measured if is_rate else measured / predicted) <= high
+    off = [(measured / each if is_rate else each / measured) - 1.0 for each in (predicted, baseline)]
+    return ScoredRow(item["scenario"], measured, predicted, baseline, answer.fits, inside, *off)
 
 
-@dataclass(frozen=True, slots=True)
-class RunsTable:
+class RunsTable(NamedTuple):
     """A table of measured runs that ships with flopcast.
 
     source : where the figures are printed: a paper, or a file of a repository at a commit.

@@ -6,13 +6,13 @@ written is a table that `validate --runs` reads, a run a row, so that any GPU ca
 
 from __future__ import annotations
 
-import csv
 import gc
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ class Shape:
     """A decoder as Hugging Face's configurations have it.
 
     family : `model_type` of its configuration: llama, qwen2, qwen3_moe or gpt2.
-    experts, top_k : of a mixture of experts, each ffn_hidden wide; 0 without.
+    experts, topk : of a mixture of experts, each ffn_hidden wide; 0 without.
     """
 
     name: str
@@ -37,24 +37,7 @@ class Shape:
     vocab: int
     tied: bool = False
     experts: int = 0
-    top_k: int = 0
-
-
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        Shape("GPT-2 medium", "gpt2", 24, 1024, 16, 16, 4096, 50257, True),
-        Shape("GPT-2 medium, padded vocabulary", "gpt2", 24, 1024, 16, 16, 4096, 50304, True),
-        Shape("Llama-3.2-1B", "llama", 16, 2048, 32, 8, 8192, 128256, True),
-        Shape("Qwen2.5-0.5B", "qwen2", 24, 896, 14, 2, 4864, 151936, True),
-        Shape("Qwen2.5-3B", "qwen2", 36, 2048, 16, 2, 11008, 151936, True),
-        Shape("Qwen2.5-7B", "qwen2", 28, 3584, 28, 4, 18944, 152064),
-        Shape("Llama-3-8B", "llama", 32, 4096, 32, 8, 14336, 128256),
-        Shape("Llama-2-7B", "llama", 32, 4096, 32, 32, 11008, 32000),
-        Shape("Qwen3-30B-A3B, 4 layers", "qwen3_moe", 4, 2048, 32, 4, 768, 151936, False, 128, 8),
-        Shape("OLMoE-1B-7B, 8 layers", "qwen3_moe", 8, 2048, 16, 16, 1024, 50304, False, 64, 8),
-    )
-}
+    topk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,54 +64,32 @@ class Run:
     liger: bool = False
 
 
-def suite(quick: bool = False) -> Iterator[Run]:
-    """Runs that differ in one thing at a time; the cheapest model alone with `quick`."""
-    small = Run(SHAPES["GPT-2 medium"], 1024, 8)
-    yield small
-    if quick:
-        return
-    yield replace(small, micro_batch=1)
-    yield replace(small, shape=SHAPES["GPT-2 medium, padded vocabulary"])
-    yield replace(small, mixed=True)
-    yield Run(SHAPES["Qwen2.5-0.5B"], 2048, 4)
-    one = Run(SHAPES["Llama-3.2-1B"], 2048, 4)
-    yield one
-    yield replace(one, mixed=True)
-    yield replace(one, attention="eager")
-    yield replace(one, recompute=True)
-    yield replace(one, micro_batch=1)
-    yield replace(one, micro_batch=1, micro_batches=4, mixed=True)
-    yield replace(one, seq_len=8192, micro_batch=1)
-    yield Run(SHAPES["Qwen2.5-3B"], 2048, 2, recompute=True)
-    yield Run(SHAPES["Qwen2.5-3B"], 4096, 1)
-    for shape in (SHAPES["Qwen2.5-7B"], SHAPES["Llama-3-8B"]):
-        lora = Run(shape, 2048, 2, adapter_rank=16)
-        yield lora
-        yield replace(lora, mixed=True)
-        yield replace(lora, recompute=True)
-        yield replace(lora, seq_len=8192, micro_batch=1, recompute=True)
-    yield Run(SHAPES["Llama-2-7B"], 2048, 4, adapter_rank=16, recompute=True)
-    yield Run(SHAPES["Llama-2-7B"], 2048, 1)
-    for shape in (SHAPES["Qwen3-30B-A3B, 4 layers"], SHAPES["OLMoE-1B-7B, 8 layers"]):
-        mixture = Run(shape, 2048, 2)
-        yield mixture
-        yield replace(mixture, seq_len=4096, recompute=True)
-        yield replace(mixture, experts="eager")
-    yield replace(one, liger=True)
-    yield Run(SHAPES["Qwen2.5-3B"], 4096, 1, liger=True)
-    for run in (one, small, replace(one, mixed=True)):  # compiling takes a minute
-        yield replace(run, compiled=True)
+SUITE = Path(__file__).parent / "published" / "steps" / "suite.yaml"
+
+
+def suite() -> Iterator[Run]:
+    """Runs that differ in one thing at a time; the first is quick."""
+    from sim.specs.yaml12 import load_yaml
+
+    data = load_yaml(SUITE)
+    for run in data["runs"]:
+        yield Run(**{**run, "shape": Shape(run["shape"], **data["shapes"][run["shape"]])})
 
 
 def steps(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write; runs that it holds are not run again.")],
-    quick: Annotated[bool, typer.Option("--quick", help="One run of a small model.")] = False,
+    *,
+    out: Path,
+    quick: bool = False,
     timed: Annotated[int, typer.Option(min=1, help="Timed steps of a run.")] = 10,
-    only: Annotated[str, typer.Option(help="Runs whose name has these letters.")] = "",
+    only: str = "",
 ) -> None:
     """Train Hugging Face's models on this GPU for real, and write what a step took as a table for `validate --runs`.
 
     Needs torch with a GPU, transformers and peft. Ctrl-C keeps what was measured.
+
+    out --out -o : Table to write; runs that it holds are not run again.
+    quick : One run of a small model.
+    only : Runs whose name has these letters.
     """
     import torch
 
@@ -137,7 +98,7 @@ def steps(
     if not torch.cuda.is_available():
         raise SpecError("torch sees no CUDA device; `validate steps` trains on a GPU")
     kept = read_rows(out)
-    for run in suite(quick):
+    for run in islice(suite(), 1 if quick else None):
         name = name_of(run)
         if name in kept or only not in name:
             continue
@@ -156,19 +117,19 @@ def name_of(run: Run) -> str:
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:
     """Rows of a table that was written before, by id; none where there is no table."""
+    import pandas as pd
+
     if not path.exists():
         return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {row["id"]: dict(row) for row in csv.DictReader(file)}
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+    return {row["id"]: row for row in rows}
 
 
 def write_rows(path: Path, rows: dict[str, dict[str, Any]]) -> None:
     """The whole table."""
-    fields = list(dict.fromkeys(name for row in rows.values() for name in row))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fields)
-        writer.writeheader()
-        writer.writerows(rows.values())
+    import pandas as pd
+
+    pd.DataFrame(rows.values()).to_csv(path, index=False, lineterminator="\r\n")
 
 
 def _facts() -> dict[str, Any]:
@@ -176,29 +137,19 @@ def _facts() -> dict[str, Any]:
     import torch
     import transformers
 
-    return {
-        "source": f"flopcast validate steps, transformers {transformers.__version__}",
-        "gpu": torch.cuda.get_device_name(0),
-        "num_gpus": 1,
-        "framework": "pytorch",
-        "stack.version": torch.__version__,
-    }
+    made = {"source": f"flopcast validate steps, transformers {transformers.__version__}"}
+    machine = {"gpu": torch.cuda.get_device_name(0), "num_gpus": 1}
+    return {**made, **machine, "framework": "pytorch", "stack.version": torch.__version__}
 
 
 def _of_run(run: Run) -> dict[str, Any]:
     """The run in the columns of `validate --runs`: short names, and fields of a scenario by their paths."""
-    shape, gpt = run.shape, run.shape.family == "gpt2"
-    trained = not run.adapter_rank
+    shape, gpt, trained = run.shape, run.shape.family == "gpt2", not run.adapter_rank
+    sizes = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "experts", "topk", "vocab")
+    wide = run.mixed and trained  # weights, gradients and moments in fp32, multiplies in bf16
     return {
         "model_name": shape.name,
-        "layers": shape.layers,
-        "hidden": shape.hidden,
-        "heads": shape.heads,
-        "kv_heads": shape.kv_heads,
-        "ffn_hidden": shape.ffn_hidden,
-        "experts": shape.experts or "",
-        "topk": shape.top_k or "",
-        "vocab": shape.vocab,
+        **{name: getattr(shape, name) or "" for name in sizes},
         "gated_mlp": "n" if gpt else "y",
         "model.position": "learned" if gpt else "rotary",
         "model.norm": "layernorm" if gpt else "rmsnorm",
@@ -215,10 +166,10 @@ def _of_run(run: Run) -> dict[str, Any]:
         "training.master_precision": "fp32" if run.mixed else "none",
         "training.moment_precision": "fp32" if run.mixed else "bf16",
         "training.adapter_rank": run.adapter_rank or "",
-        "stack.gradient_precision": "fp32" if run.mixed and trained else "bf16",
-        "stack.fp32_shards": run.mixed and trained,
-        "stack.autocast": run.mixed and trained,
-        "zero_stage": 3 if run.mixed and trained else 0,
+        "stack.gradient_precision": "fp32" if wide else "bf16",
+        "stack.fp32_shards": wide,
+        "stack.autocast": wide,
+        "zero_stage": 3 if wide else 0,
         "recompute": "full" if run.recompute else "none",
         "stack.peft_adapters": ("autocast" if run.mixed else "fp32") if run.adapter_rank else "",
         "stack.attention": "math" if run.attention == "eager" else "",
@@ -246,7 +197,9 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
     import torch
 
     torch.cuda.reset_peak_memory_stats()
-    nothing = dict.fromkeys(("measured_value", "measured_unit", "spread", "outcome", "peak_gb", "unmodelled"), "")
+    row: dict[str, Any] = dict.fromkeys(
+        ("measured_value", "measured_unit", "spread", "outcome", "peak_gb", "unmodelled"), ""
+    )
     try:
         begin = time.perf_counter()
         step = _prepared(run)
@@ -255,26 +208,27 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
         torch.cuda.synchronize()
         warm_s = time.perf_counter() - begin
         seconds = [_timed(step) for _ in range(timed)]
-        device_gb = _device_gb()
-        kernels = _kernel_seconds(step)
+        device_gb, kernels = _device_gb(), _kernel_seconds(step)
     except torch.OutOfMemoryError:
-        return {**nothing, "outcome": "oom", "unmodelled": "out of memory"}
+        return {**row, "outcome": "oom", "unmodelled": "out of memory"}
     except Exception as error:
-        return {**nothing, "unmodelled": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+        return {**row, "unmodelled": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
     finally:
         step = None
         gc.collect()
         torch.cuda.empty_cache()
         torch.compiler.reset()
+    median = statistics.median(seconds)
+    peaks = {name: _gb(getattr(torch.cuda, f"max_memory_{name}")()) for name in ("allocated", "reserved")}
     return {
-        **nothing,
-        "measured_value": f"{statistics.median(seconds):.5f}",
+        **row,
+        "measured_value": f"{median:.5f}",
         "measured_unit": "iteration_s",
-        "spread": f"{(max(seconds) - min(seconds)) / statistics.median(seconds):.3f}",
+        "spread": f"{(max(seconds) - min(seconds)) / median:.3f}",
         "outcome": "ok",
-        "peak_gb": _gb(torch.cuda.max_memory_allocated()),
+        "peak_gb": peaks["allocated"],
         "peak_counts": "allocated",
-        "reserved_gb": _gb(torch.cuda.max_memory_reserved()),
+        "reserved_gb": peaks["reserved"],
         "device_gb": device_gb,
         "warm_up_s": f"{warm_s:.1f}",
         **kernels,
@@ -282,37 +236,29 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
 
 
 def _timed(step: Callable[[], Any]) -> float:
-    import torch
+    from flopcast_validation.job.device import now
 
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
+    begin = now("cuda")
     step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin
+    return now("cuda") - begin
 
 
 def _kernel_seconds(step: Callable[[], Any]) -> dict[str, Any]:
     """What the GPU did in a step: seconds of its kernels by sort, their number, and the attention kernel's name."""
+    import pandas as pd
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
         step()
         torch.cuda.synchronize()
-    sums: dict[str, float] = {}
-    count, names = 0, {}
-    for event in found.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
-            sort = _sort_of(event.name)
-            sums[sort] = sums.get(sort, 0.0) + event.self_device_time_total / 1e6
-            count += 1
-            if sort == "attention":
-                names[event.name[:60]] = None
-    return {
-        **{f"{name}_s": f"{sums.get(name, 0.0):.5f}" for name in ("gemm", "attention", "optimizer", "rest")},
-        "kernels": count,
-        "attention_kernels": "; ".join(names),
-    }
+    on_gpu = (event for event in found.events() if event.device_type == torch.autograd.DeviceType.CUDA)
+    rows = [(_sort_of(event.name), event.name[:60], event.self_device_time_total / 1e6)
+            for event in on_gpu if not event.is_user_annotation]  # fmt: skip
+    kernels = pd.DataFrame(rows, columns=["kind", "name", "seconds"])
+    sums, names = kernels.groupby("kind").seconds.sum(), kernels.name[kernels.kind == "attention"].unique()
+    times = {f"{kind}_s": f"{sums.get(kind, 0.0):.5f}" for kind in ("gemm", "attention", "optimizer", "rest")}
+    return {**times, "kernels": len(kernels), "attention_kernels": "; ".join(names)}
 
 
 def _sort_of(kernel: str) -> str:
@@ -370,27 +316,23 @@ def _config(run: Run) -> Any:
     import transformers
 
     shape = run.shape
-    common = {"vocab_size": shape.vocab, "tie_word_embeddings": shape.tied}
+    common: dict[str, Any] = {"vocab_size": shape.vocab, "tie_word_embeddings": shape.tied}
     if shape.family == "gpt2":
-        config: Any = transformers.GPT2Config(
-            **common, n_embd=shape.hidden, n_layer=shape.layers, n_head=shape.heads, n_positions=run.seq_len
-        )
-    else:
-        kinds = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3_moe": "Qwen3MoeConfig"}
-        if shape.experts:
-            common |= {"num_experts": shape.experts, "num_experts_per_tok": shape.top_k}
-            common |= {"moe_intermediate_size": shape.ffn_hidden, "head_dim": 128, "router_aux_loss_coef": 0.0}
-            common |= {"experts_implementation": run.experts}
-        config = getattr(transformers, kinds[shape.family])(
-            **common,
-            hidden_size=shape.hidden,
-            intermediate_size=shape.ffn_hidden,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            max_position_embeddings=max(8192, run.seq_len),
-        )
-    return config
+        sizes = {"n_embd": shape.hidden, "n_layer": shape.layers, "n_head": shape.heads, "n_positions": run.seq_len}
+        return transformers.GPT2Config(**common, **sizes)
+    if shape.experts:
+        common |= {"num_experts": shape.experts, "num_experts_per_tok": shape.topk, "router_aux_loss_coef": 0.0}
+        common |= {"moe_intermediate_size": shape.ffn_hidden, "head_dim": 128, "experts_implementation": run.experts}
+    kinds = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3_moe": "Qwen3MoeConfig"}
+    return getattr(transformers, kinds[shape.family])(
+        **common,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.ffn_hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=max(8192, run.seq_len),
+    )
 
 
 def _model(run: Run) -> Any:

@@ -9,8 +9,6 @@ from typing import Any
 from flopcast_calibration.bench.timing import Timing, summarise, synchronise
 from flopcast_calibration.measurement import Shape
 
-#: Told apart from one another by asking for them (NCCL_ALGO), where the library has them.
-ALGORITHMS = ("Ring", "Tree", "NVLS")
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 #: One sample lasts at least this long, so that the ranks' different starts do not count. [s]
 _SAMPLE_S = 4e-3
@@ -18,13 +16,10 @@ _SAMPLE_S = 4e-3
 _BUDGET_S = 0.25
 
 
-def collective_shapes(
-    num_ranks: int, quick: bool, largest: int, ranks_per_node: int | None = None, device: str = "cpu"
-) -> Iterator[Shape]:
+def collective_shapes(num_ranks: int, quick: bool, largest: int, ranks_per_node: int | None = None) -> Iterator[Shape]:
     """Operation × group × bytes: every size of group in a node, then whole nodes, then all rails of the nodes at once.
 
     `num_ranks` are those of the whole job, `largest` is a buffer [bytes]; without `ranks_per_node` all are on one node.
-    On "cuda" all-reduces of the widest groups are also run by each of NCCL's algorithms.
     """
     per_node = min(ranks_per_node or num_ranks, num_ranks)
     nodes = num_ranks // per_node
@@ -45,10 +40,6 @@ def collective_shapes(
         for operation in ("all_reduce",) if quick else ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
             yield from shapes(operation, nodes, nodes, groups=per_node)
         yield from shapes("send", 2, 2, groups=per_node)
-    if device == "cuda":
-        for algorithm in ALGORITHMS:
-            for size, spans in sorted({groups[-1], (per_node, 1)} if per_node > 1 else {groups[-1]}):
-                yield from shapes("all_reduce", size, spans, algorithm=algorithm)
 
 
 def members(shape: Shape, ranks_per_node: int) -> tuple[tuple[int, ...], ...]:

@@ -95,11 +95,7 @@ def attention_case(
             with _backend(backend):
                 return attend(q, k, v, is_causal=causal)
 
-        if not backward:
-            return forward
-        out = forward()
-        gradient = torch.ones_like(out)
-        return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+        return _backward_of(forward, q, k, v) if backward else forward
 
     shape: Shape = {
         "heads": heads,
@@ -112,6 +108,15 @@ def attention_case(
     }
     moved = WIDTH[dtype] * (8 if backward else 4) * heads * length * head_dim
     return Case("attention", shape, prepare, moved, "queue" if backward else "graph")
+
+
+def _backward_of(forward: Call, *inputs: Any) -> Call:
+    """The backward of a call, over and over."""
+    import torch
+
+    out = forward()
+    gradient = torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
 
 
 def _backend(name: str | None) -> Any:
@@ -144,11 +149,7 @@ def recurrent_case(
         wide = (state,) if kernel == "kimi_delta_attention" else ()
         gate = -torch.rand(1, length, heads, *wide, device=device).requires_grad_(backward)
         call = _recurrent_call(kernel, q, k, v, gate)
-        if not backward:
-            return call
-        out = call()
-        gradient = torch.ones_like(out)
-        return lambda: torch.autograd.grad(out, (q, k, v, gate), gradient, retain_graph=True)
+        return _backward_of(call, q, k, v, gate) if backward else call
 
     shape: Shape = {
         "kernel": kernel,

@@ -128,7 +128,6 @@ def help_along(job: Job, device: str, turns: int) -> None:
 def joined(job: Job | None, device: str) -> Iterator[None]:
     """This process as one rank of the job; without a job, itself alone."""
     import torch
-    import torch.distributed as dist
 
     if job is None:
         yield
@@ -137,8 +136,16 @@ def joined(job: Job | None, device: str) -> Iterator[None]:
         torch.cuda.set_device(job.local_rank)
     settle(device)
     enter(job)
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, rank=job.rank, world_size=job.world, timeout=_LIMIT)
+    with process_group(device, rank=job.rank, world_size=job.world, timeout=_LIMIT):
+        yield
+
+
+@contextmanager
+def process_group(device: str, **where: Any) -> Iterator[None]:
+    """This process among its ranks. On GPUs gloo stands beside NCCL, for numbers that the hosts send each other."""
+    import torch.distributed as dist
+
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", **where)
     try:
         yield
     finally:
@@ -190,7 +197,7 @@ def _spawned(rank: int, world: int, port: str, path: Path, device: str, todo: li
 def _work(
     job: Job, device: str, todo: list[Task] | None, path: Path | None, advance: Callable[[], Any] = lambda: None
 ) -> None:
-    """One rank's share of all tasks; rank 0 knows them and keeps the journal at `path`."""
+    """One rank's share of all tasks; rank 0 knows them, and keeps in the journal at `path` what all ranks agree on."""
     import torch
     import torch.distributed as dist
 
@@ -201,73 +208,42 @@ def _work(
     tasks = parcel[0] or []
     journal = Journal(path, read_journal(path).machine) if path is not None else None
     telemetry = Telemetry() if device == "cuda" and journal is not None else None
+    # Groups of ranks are made when they are first needed.
+    group_of = cache(lambda who: dist.new_group(list(who), timeout=_LIMIT))
     with closing(telemetry) if telemetry else nullcontext():
-        _measure_all(job, device, tasks, control, journal, telemetry, advance)
-
-
-def _measure_all(
-    job: Job,
-    device: str,
-    tasks: list[Task],
-    control: Any,
-    journal: Journal | None,
-    telemetry: Telemetry | None,
-    advance: Callable[[], Any],
-) -> None:
-    """Every task in turn; what rank 0 keeps in the journal is what all ranks agree on."""
-    import torch.distributed as dist
-
-    # Groups of ranks are made when they are first needed, one for each algorithm that NCCL is asked for.
-    group_of = cache(lambda who, algorithm: dist.new_group(list(who), timeout=_LIMIT))
-    unable: dict[str, str] = {}
-    for kind, shape in tasks:
-        algorithm = str(shape.get("algorithm", ""))
-        if algorithm in unable:
+        for kind, shape in tasks:
             if journal is not None:
-                journal.fail(kind, shape, unable[algorithm])
-            continue
-        if journal is not None:
-            journal.begin(kind, shape)
-        begin = time.monotonic()
-        timing, error = _one(kind, shape, job, device, group_of)
-        errors: list[str | None] = [None] * job.world
-        dist.all_gather_object(errors, error, group=control)
-        error = next((text for text in errors if text), None)
-        if error is not None and algorithm:
-            unable[algorithm] = error
-        if journal is None:
-            continue
-        if error is not None:
-            journal.fail(kind, shape, error)
-        elif timing is not None:
-            source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
-            seen = {} if telemetry is None else telemetry.during(begin, time.monotonic())
-            journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1] | seen))
-        advance()
+                journal.begin(kind, shape)
+            begin = time.monotonic()
+            timing, error = _one(kind, shape, job, device, group_of)
+            errors: list[str | None] = [None] * job.world
+            dist.all_gather_object(errors, error, group=control)
+            error = next((text for text in errors if text), None)
+            if journal is None:
+                continue
+            if error is not None:
+                journal.fail(kind, shape, error)
+            elif timing is not None:
+                source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
+                seen = {} if telemetry is None else telemetry.during(begin, time.monotonic())
+                journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1] | seen))
+            advance()
 
 
 def _one(
-    kind: str, shape: Shape, job: Job, device: str, group_of: Callable[[tuple[int, ...], str], Any]
+    kind: str, shape: Shape, job: Job, device: str, group_of: Callable[[tuple[int, ...]], Any]
 ) -> tuple[Any, str | None]:
     """Take part in one measurement: what came out, and what went wrong on this rank."""
     together = members(shape, job.ranks_per_node)
-    everyone = tuple(sorted(rank for who in together for rank in who))
-    algorithm = str(shape.get("algorithm", ""))
-    mine: Any = None
-    for who in together:  # every rank makes every group, in the same order
-        made = group_of(who, algorithm)
-        mine = made if job.rank in who else mine
-    crowd = group_of(everyone, "")
+    made = {who: group_of(who) for who in together}  # every rank makes every group, in the same order
+    crowd = group_of(tuple(sorted(rank for who in together for rank in who)))
+    mine = next((group for who, group in made.items() if job.rank in who), None)
     if mine is None:
         return None, None
-    if algorithm:
-        os.environ["NCCL_ALGO"] = algorithm  # read when the group first talks
     try:
         return _MEASURE[kind](shape, mine, crowd, job.rank, device), None
     except RuntimeError as error:
         return None, reason_of(error)
-    finally:
-        os.environ.pop("NCCL_ALGO", None)
 
 
 def reason_of(error: Exception) -> str:

@@ -140,16 +140,13 @@ def _rank_tasks(device: str, quick: bool, ranks: int | None) -> list[Task]:
     per_node = job.ranks_per_node if job is not None else num_ranks
     if num_ranks < 2:
         return []
-    largest = _largest_buffer(device, quick, per_node)
     nodes, dtype = num_ranks // per_node, usual_dtype(device)
-    tasks: list[Task] = [("gemm", shape) for shape in together_shapes(per_node, quick, device, dtype) if per_node > 1]
-    tasks += [("interference", shape) for shape in interference_shapes(per_node, quick, device, dtype, nodes)]
-    largest = _largest_buffer(device, quick, per_node)
-    collectives = list(collective_shapes(num_ranks, quick, largest, per_node, device))
-    # What an algorithm that was asked for may upset comes last.
-    return [*(("collective", shape) for shape in collectives if "algorithm" not in shape), *tasks] + [
-        ("collective", shape) for shape in collectives if "algorithm" in shape
-    ]
+    shapes = {
+        "collective": collective_shapes(num_ranks, quick, _largest_buffer(device, quick, per_node), per_node),
+        "gemm": together_shapes(per_node, quick, device, dtype) if per_node > 1 else (),
+        "interference": interference_shapes(per_node, quick, device, dtype, nodes),
+    }
+    return [(kind, shape) for kind, found in shapes.items() for shape in found]
 
 
 def _largest_buffer(device: str, quick: bool, ranks_per_node: int) -> int:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from flopcast_calibration.commands.measure import Node
 from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_data, read_profile
 from sim.errors import ProfileError
 from sim.units import UNIT_NAMES, between, show_bare
 
 
-def show(
-    profile: Annotated[str, typer.Argument(help="A profile's YAML file, or the name of a shipped one.")],
-    png: Annotated[
-        Path | None, typer.Option(help="Draw measured points against the fitted curves (.png or .svg).")
-    ] = None,
-    node: Node = None,
-) -> None:
-    """A profile's values with intervals and sources; with --png, its fits drawn against the measurements."""
+def show(profile: str, *, png: Path | None = None, node: str | None = None) -> None:
+    """A profile's values with intervals and sources; with --png, its fits drawn against the measurements.
+
+    profile : A profile's YAML file, or the name of a shipped one.
+    png : Draw measured points against the fitted curves (.png or .svg).
+    node : What was measured: a node or cluster preset, or a YAML file that describes one; found by the device's name if
+        not given.
+    """
     from rich.markup import escape
 
     from sim.specs.presets import source_rows
@@ -87,11 +84,12 @@ def _as_read(field: str, value: Any) -> str:
     )
 
 
-def compare(
-    first: Annotated[str, typer.Argument(help="A profile's YAML file or name.")],
-    second: Annotated[str, typer.Argument(help="Another.")],
-) -> None:
-    """Two profiles side by side."""
+def compare(first: str, second: str) -> None:
+    """Two profiles side by side.
+
+    first : A profile's YAML file or name.
+    second : Another.
+    """
     from sim.table import plain_table
 
     left, right = read_profile(first), read_profile(second)

@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,37 +20,45 @@ from sim.errors import ProfileError, SpecError, nearest, require_positive
 #: A fit whose median error on its own data is above this is not taken unasked.
 MOST_ERROR = 0.25
 
-Node = Annotated[
-    str | None,
-    typer.Option(
-        help="What was measured: a node or cluster preset, or a YAML file that describes one; found by the device's "
-        "name if not given."
-    ),
-]
-Network = Annotated[
-    str | None,
-    typer.Option(help="What all network cards of a node carry together ('3200 Gbit/s'); default: the preset's."),
-]
-Base = Annotated[
-    str | None, typer.Option(help="Profile that gives the values which were not measured; default: the GPU's own.")
-]
-Draws = Annotated[int, typer.Option(max=10_000, min=1, help="Bootstrap refits for the intervals.")]
-Force = Annotated[bool, typer.Option("--force", help="Take fits that miss their own data by more than a quarter, too.")]
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """How measurements become a profile.
+
+    node : What was measured: a node or cluster preset, or a YAML file that describes one; found by the device's name if
+        not given.
+    network : What all network cards of a node carry together ('3200 Gbit/s'); default: the preset's.
+    base : Profile that gives the values which were not measured; default: the GPU's own.
+    force : Take fits that miss their own data by more than a quarter, too.
+    """
+
+    node: str | None = None
+    network: str | None = None
+    base: str | None = None
+    draws: Annotated[int, typer.Option(max=10_000, min=1, help="Bootstrap refits for the intervals.")] = 20
+    force: bool = False
+
+    def of(self, machine: dict[str, Any]) -> tuple[Any, Any]:
+        """The measured hardware, and the profile that stands in for what is not measured."""
+        from flopcast_calibration.node import measured_cluster
+        from sim.specs.loading import profile_of_gpu
+        from sim.units import parse
+
+        try:
+            rate = None if self.network is None else parse(self.network, "bytes_per_s")
+        except SpecError as error:
+            raise SpecError(f"--network: {error}") from None
+        stated = {name: value for name, value in machine.items() if value != "not stated"}
+        cluster = measured_cluster(stated, self.node, rate)
+        return cluster, profile_of_gpu(cluster.gpu) if self.base is None else read_profile(self.base)
 
 
 def run(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write; the raw data go beside it.")] = Path(
-        "profile.yaml"
-    ),
-    device: Annotated[str, typer.Option(help="cuda (also AMD's GPUs), cpu, or auto.")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer shapes.")] = False,
-    within: Annotated[
-        str | None,
-        typer.Option(
-            help="Begin no measurement of one GPU after so long ('10 min'); small ones of every kind come first. Those "
-            "of several GPUs all follow."
-        ),
-    ] = None,
+    *,
+    out: Path = Path("profile.yaml"),
+    device: str = "auto",
+    quick: bool = False,
+    within: str | None = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -57,16 +66,19 @@ def run(
             help="Processes for collectives; 1 leaves them out. Default: one a GPU; on CPUs one a core, 4 at most.",
         ),
     ] = None,
-    scenario: Annotated[Path | None, typer.Option(help="Also measure this scenario's matrix multiplies.")] = None,
-    node: Node = None,
-    network: Network = None,
-    base: Base = None,
-    draws: Draws = 20,
-    force: Force = False,
+    scenario: Path | None = None,
+    how: Fitting,
 ) -> None:
     """Measure this machine with torch and fit a profile. An interrupted run goes on where it stopped.
 
     On several nodes: torchrun --nnodes 2 --nproc-per-node 8 … -m sim calibrate run, or srun with a task a GPU.
+
+    out --out -o : Profile to write; the raw data go beside it.
+    device : cuda (also AMD's GPUs), cpu, or auto.
+    quick : Fewer shapes.
+    within : Begin no measurement of one GPU after so long ('10 min'); small ones of every kind come first. Those of
+        several GPUs all follow.
+    scenario : Also measure this scenario's matrix multiplies.
     """
     from flopcast_calibration.bench.machine import describe
     from flopcast_calibration.bench.ranks import launched_job
@@ -86,7 +98,7 @@ def run(
         check_out(out)
     chosen = pick_device(device)
     if leads:
-        _asked(describe(chosen), node, network, base)
+        how.of(describe(chosen))
     raw = out.with_suffix(".jsonl")
     question = load_scenario(scenario) if scenario is not None else None
     asked = {"quick": quick, "ranks": ranks, "scenario": question, "within_s": within_s}
@@ -100,7 +112,7 @@ def run(
     if data is not None:
         for line in _failures(data):
             typer.secho(f"could not be measured: {line}", err=True)
-        _write(_fitted(data, out, _asked(data.machine, node, network, base), draws, force), out, raw)
+        _write(_fitted(data, out, how.of(data.machine), how), out, raw)
 
 
 def _reporter(bar: Advance | None) -> Callable[[str, int, int], None]:
@@ -118,32 +130,24 @@ def _reporter(bar: Advance | None) -> Callable[[str, int, int], None]:
 
 
 def fit(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Journals of runs, tables, and logs of nccl-tests and other programs; any number of files."
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write.")] = Path("profile.yaml"),
-    operation: Annotated[
-        str | None,
-        typer.Option(
-            help="Collective of logs that do not say it: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast "
-            "or send."
-        ),
-    ] = None,
+    files: list[Path],
+    *,
+    out: Path = Path("profile.yaml"),
+    operation: str | None = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Ranks of logs that do not list them.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of logs that do not name their hosts.")] = None,
-    node: Node = None,
-    network: Network = None,
-    base: Base = None,
-    draws: Draws = 20,
-    force: Force = False,
+    how: Fitting,
 ) -> None:
-    """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile."""
+    """Fit a profile to measurements that exist already: whatever they identify, all else as in the base profile.
+
+    files : Journals of runs, tables, and logs of nccl-tests and other programs; any number of files.
+    out --out -o : Profile to write.
+    operation : Collective of logs that do not say it: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or
+        send.
+    """
     from flopcast_calibration.measurement import MeasurementSet, least_disturbed, write_journal
     from flopcast_calibration.readers import read_measurements
-    from flopcast_calibration.readers.collective_names import collective
+    from flopcast_calibration.readers.collectives import collective
     from sim.files import here_or_shipped
 
     check_out(out)
@@ -159,8 +163,8 @@ def fit(
         _join(machine, log.machine, path)
         items += log.measurements
     data = MeasurementSet(machine, tuple(least_disturbed(items)))
-    asked = _asked(data.machine, node, network, base)
-    result = _fitted(data, out, asked, draws, force)
+    asked = how.of(data.machine)
+    result = _fitted(data, out, asked, how)
     if raw not in files:
         write_journal(raw, {"device": "not stated", **machine, "node": asked[0].name}, data.measurements)
     _write(result, out, raw)
@@ -186,36 +190,19 @@ def _join(machine: dict[str, Any], facts: dict[str, Any], path: Path) -> None:
     machine.update({name: value for name, value in facts.items() if value != "not stated" or name not in machine})
 
 
-def _asked(machine: dict[str, Any], node: str | None, network: str | None, base: str | None) -> tuple[Any, Any]:
-    """The measured hardware, and the profile that stands in for what is not measured."""
-    from flopcast_calibration.node import measured_cluster
-    from sim.specs.loading import profile_of_gpu
-    from sim.units import parse
-
-    try:
-        rate = None if network is None else parse(network, "bytes_per_s")
-    except SpecError as error:
-        raise SpecError(f"--network: {error}") from None
-    stated = {name: value for name, value in machine.items() if value != "not stated"}
-    cluster = measured_cluster(stated, node, rate)
-    return cluster, profile_of_gpu(cluster.gpu) if base is None else read_profile(base)
-
-
 def _failures(data: Any) -> list[str]:
     """What could not be measured, counted by kind and reason."""
-    counts = Counter(
-        (item.kind, item.shape.get("algorithm") or item.shape.get("dtype", ""), item.reason) for item in data.failures
-    )
+    counts = Counter((item.kind, item.shape.get("dtype", ""), item.reason) for item in data.failures)
     return [f"{count} {kind} {what}: {reason}".replace(" :", ":") for (kind, what, reason), count in counts.items()]
 
 
-def _fitted(data: Any, out: Path, asked: tuple[Any, Any], draws: int, force: bool) -> Any:
+def _fitted(data: Any, out: Path, asked: tuple[Any, Any], how: Fitting) -> Any:
     """The calibration, said aloud; fits that are so far from their own data that they would mislead are not taken."""
     from flopcast_calibration.build import BANDWIDTHS, calibrate
 
     cluster, base = asked
     with spinner("fitting") as say:
-        result = calibrate(out.stem, data, cluster, base, draws, math.inf if force else MOST_ERROR, say)
+        result = calibrate(out.stem, data, cluster, base, how.draws, math.inf if how.force else MOST_ERROR, say)
     print_ = console().print
     poor = result.profile.poor_fits
     for part, fit in result.fits.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -13,21 +13,26 @@ from sim.errors import SpecError, nearest
 
 
 def from_runs(
-    runs: Annotated[Path, typer.Argument(help="CSV of measured training runs, in the columns of docs/validation.md.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Profile to write, with the stack's values in it.")] = Path(
-        "profile.yaml"
-    ),
-    stack: Annotated[
-        str | None, typer.Option(help="Only the runs of this stack; needed where there are several.")
-    ] = None,
-    gpu: Annotated[str, typer.Option(help="Only runs whose GPU's name holds this.")] = "",
-    precision: Annotated[str, typer.Option(help="Only runs of this precision.")] = "",
-    base: Annotated[str | None, typer.Option(help="Profile to start from; default: the one of the runs' GPU.")] = None,
-    parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
+    runs: Path,
+    *,
+    out: Path = Path("profile.yaml"),
+    stack: str | None = None,
+    gpu: str = "",
+    precision: str = "",
+    base: str | None = None,
+    parameter: list[str] | None = None,
 ) -> None:
     """Fit a profile to measured training runs, drawn to the bottom-up one.
 
     `validate --transfer --runs FILE` says how well some of these runs would have told of the others.
+
+    runs : CSV of measured training runs, in the columns of docs/validation.md.
+    out --out -o : Profile to write, with the stack's values in it.
+    stack : Only the runs of this stack; needed where there are several.
+    gpu : Only runs whose GPU's name holds this.
+    precision : Only runs of this precision.
+    base : Profile to start from; default: the one of the runs' GPU.
+    parameter : Fit only these (gemm.max_efficiency, …).
     """
     from flopcast_calibration.from_runs import fit_runs
     from flopcast_calibration.priors import parameters_named

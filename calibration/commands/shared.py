@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim.errors import ProfileError
+from sim.errors import SpecError
 
 SHIPPED_DATA = Path(__file__).parents[1] / "data"
 """Measurements that ship, `calibration/data` in the repository."""
 
 
+def check_target(path: Path, endings: Sequence[str] = ()) -> None:
+    """Refuse, before any work is done, a file that could not be written afterwards."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise SpecError(f"{path} is a folder; name a file in it")
+    if not folder.is_dir():
+        raise SpecError(f"the folder {path.parent} does not exist; make it first (mkdir -p {path.parent})")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise SpecError(f"{path} cannot be written to; choose another place")
+    if endings and path.suffix not in endings:
+        raise SpecError(f"{path} must end in {', '.join(endings[:-1])} or {endings[-1]}")
+
+
 def check_out(out: Path) -> None:
-    """Refuse, before anything is measured, a file that could not be written afterwards."""
-    if out.is_dir():
-        raise ProfileError(f"--out {out} is a folder; name a file in it, such as {out / 'profile.yaml'}")
-    if out.suffix not in (".yaml", ".yml"):
-        raise ProfileError(f"--out {out} must end in .yaml; the raw data go beside it as .jsonl")
-    if not out.parent.is_dir():
-        raise ProfileError(f"the folder {out.parent} of --out does not exist; make it first (mkdir -p {out.parent})")
-    if not os.access(out.parent, os.W_OK):
-        raise ProfileError(f"the folder {out.parent} of --out cannot be written to; choose another")
+    """Refuse a profile that could not be written, raw data beside it included, or would replace another file."""
+    check_target(out, (".yaml", ".yml"))
+    check_target(out.with_suffix(".jsonl"))
     if out.exists() and not _is_profile(out):
-        raise ProfileError(f"{out} is there and is no profile; name another file (-o), or move it away")
+        raise SpecError(f"{out} is there and is no profile; name another file (-o), or move it away")
 
 
 def _is_profile(path: Path) -> bool:

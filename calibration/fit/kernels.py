@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.arrays import Number
@@ -35,55 +36,23 @@ LEAST_OF_BOUND = 3
 NUMBER_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 
 
-@dataclass(frozen=True, slots=True)
-class GemmPoint:
-    """One measured multiply, or `batch` of them in one kernel: shape, time and layout (as in `Kernel`). [s]"""
+Points = pd.DataFrame
+"""Measurements, one a row, in SI units. Their columns:
 
-    m: float
-    n: float
-    k: float
-    time_s: float
-    batch: float = 1.0
-    layout: Layout = "nn"
+of multiplies : m, n, k, batch, layout (as in `Kernel`), time_s.
+of memory-bound kernels : nbytes, sort, time_s.
+of fused attention : flop (that it executes), length, backward, columns (that a head is padded to), time_s.
+of launches : kernels (that do nothing to speak of, in a row), framework (through modules and autograd), time_s.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPoint:
-    """One measured memory-bound kernel: bytes moved, time, and which sort it is. [bytes, s]"""
-
-    nbytes: float
-    time_s: float
-    sort: str = "copy"
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionPoint:
-    """One measured fused attention: FLOPs it executes, sequence length, direction, time, and a head's columns.
-
-    Units: FLOP, tokens, s. Columns, and the FLOPs with them, are those that the kernel pads the head to.
-    """
-
-    flop: float
-    length: float
-    backward: bool
-    time_s: float
-    columns: float = 128.0
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPoint:
-    """`kernels` kernels that do nothing to speak of, launched in a row. [s]
-
-    framework : through modules and autograd, as training launches them.
-    """
-
-    kernels: float
-    time_s: float
-    framework: bool = False
+def multiplies(m: Any, n: Any, k: Any, time_s: Any, batch: Any = 1.0, layout: Any = "nn") -> Points:
+    """Measured multiplies, by default one at a time and of two row-major matrices."""
+    return pd.DataFrame({"m": m, "n": n, "k": k, "time_s": time_s, "batch": batch, "layout": layout})
 
 
 def fit_gemm(
-    points: Sequence[GemmPoint],
+    points: Points,
     gpu: GpuSpec,
     precision: str,
     *,
@@ -103,16 +72,14 @@ def fit_gemm(
     return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, GEMM_PRIOR | _rates_prior(gemm, fitted))
 
 
-def fit_alignment(
-    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
-) -> Fit:
+def fit_alignment(points: Points, gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float) -> Fit:
     """Rates of the bounds of `gemm` that unaligned multiplies meet; all else stays."""
     prior = _rates_prior(gemm, bounds_met(points, NUMBER_BYTES[precision], gemm.alignment))
     return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, prior)
 
 
 def _fit_multiplies(
-    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float, prior: Prior
+    points: Points, gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float, prior: Prior
 ) -> Fit:
     """The parameters of a prior from measured multiplies, all else as in `gemm`."""
     (time,) = columns(points, "time_s")
@@ -127,9 +94,7 @@ def _rates_prior(gemm: GemmParams, fitted: Collection[str]) -> Prior:
     return {name: Draw(gemm.alignment[name].rate, _RATE_WIDTH, 0.01, 1.0) for name in fitted}
 
 
-def gemm_times(
-    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
-) -> np.ndarray:
+def gemm_times(points: Points, gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float) -> np.ndarray:
     """Predicted times of measured multiplies, each in its layout. [s]"""
 
     def times(layout: Layout, *shape: np.ndarray) -> Number:
@@ -138,10 +103,10 @@ def gemm_times(
     return _by_layout(points, times)
 
 
-def _by_layout(points: Sequence[GemmPoint], value: Callable[..., Number]) -> np.ndarray:
+def _by_layout(points: Points, value: Callable[..., Number]) -> np.ndarray:
     """A value of every multiply, from those of one layout at a time."""
     shapes, values = np.array(columns(points, "m", "n", "k", "batch")), np.empty(len(points))
-    layouts = np.array([point.layout for point in points])
+    layouts = points["layout"].to_numpy()
     for layout in set(layouts.tolist()):
         values[layouts == layout] = value(layout, *shapes[:, layouts == layout])
     return values
@@ -156,7 +121,7 @@ def with_fitted(gemm: GemmParams, params: Mapping[str, float]) -> GemmParams:
     return gemm.model_copy(update={**own, "alignment": bounds})
 
 
-def bounds_met(points: Sequence[GemmPoint], width: float, alignment: Mapping[str, AlignmentRate]) -> tuple[str, ...]:
+def bounds_met(points: Points, width: float, alignment: Mapping[str, AlignmentRate]) -> tuple[str, ...]:
     """Names of the bounds that are the lowest for enough of the measured multiplies to be fitted to them."""
 
     def rates(without: str = "") -> np.ndarray:
@@ -166,26 +131,23 @@ def bounds_met(points: Sequence[GemmPoint], width: float, alignment: Mapping[str
     return tuple(name for name in alignment if np.sum(rates() < rates(name)) >= LEAST_OF_BOUND)
 
 
-def fit_max_efficiency(
-    points: Sequence[GemmPoint], gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float
-) -> Fit:
+def fit_max_efficiency(points: Points, gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float) -> Fit:
     """`max_efficiency` of multiplies in another precision, whose tiles and waves are those of `gemm`."""
     prior = {"max_efficiency": GEMM_PRIOR["max_efficiency"]}
     return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, prior)
 
 
-def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
+def fit_memory(points: Points, gpu: GpuSpec) -> Fit:
     """Share of the memory bandwidth that each sort of kernel reaches, and the floor under the smallest of them.
 
     `efficiency` is the median of the sorts': what kernels get that were not measured.
     """
     nbytes, time = columns(points, "nbytes", "time_s")
-    sorts = sorted({point.sort for point in points})
-    which = np.array([sorts.index(point.sort) for point in points])
+    sorts, which = np.unique(points["sort"].to_numpy(str), return_inverse=True)
     centre, width, low, *_ = MEMORY_PRIOR["efficiency"]
     prior = {"kernel_floor_s": MEMORY_PRIOR["kernel_floor_s"]}
     # Above 1 where a kernel's data stay in a cache, far below where it computes more than it moves.
-    prior |= dict.fromkeys(sorts, Draw(centre, width, low / 10, 20.0))
+    prior |= dict.fromkeys(sorts.tolist(), Draw(centre, width, low / 10, 20.0))
 
     def predict(params: dict[str, float]) -> np.ndarray:
         share = np.array([params[sort] for sort in sorts])[which]
@@ -196,13 +158,13 @@ def fit_memory(points: Sequence[MemoryPoint], gpu: GpuSpec) -> Fit:
     return Fit({"efficiency": usual, **fit.params}, fit.residuals, fit.misfit)
 
 
-def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str) -> Fit:
+def fit_attention(points: Points, gpu: GpuSpec, precision: str) -> Fit:
     """Parameters of `sim.costs.compute.attention_efficiency`, forward and backward.
 
     Heads that are all as wide do not say what others reach: `half_columns` is fitted only where they differ.
     """
     flop, length, time, wide = columns(points, "flop", "length", "time_s", "columns")
-    backward = np.array([point.backward for point in points])
+    backward = points["backward"].to_numpy(bool)
     alike = {"half_columns"} if len(set(wide)) < 2 else set()
     prior = {name: draw for name, draw in ATTENTION_PRIOR.items() if name not in alike}
 
@@ -215,7 +177,7 @@ def fit_attention(points: Sequence[AttentionPoint], gpu: GpuSpec, precision: str
     return fit_to(predict, time, prior)
 
 
-def fit_state(points: Sequence[AttentionPoint], gpu: GpuSpec) -> Fit:
+def fit_state(points: Points, gpu: GpuSpec) -> Fit:
     """Speed of the kernels that carry a state, over an H100's share of peak."""
     flop, time = columns(points, "flop", "time_s")
     ratios = flop / (gpu.peak("bf16") * time)
@@ -223,15 +185,15 @@ def fit_state(points: Sequence[AttentionPoint], gpu: GpuSpec) -> Fit:
     return Fit({"state_speed": speed}, np.log(ratios / speed))
 
 
-def fit_launch(points: Sequence[LaunchPoint]) -> Fit:
+def fit_launch(points: Points) -> Fit:
     """Host time a kernel: Python, autograd, dispatch and driver where that was measured, a bare launch otherwise."""
-    chosen = [point for point in points if point.framework] or list(points)
-    kernels, time = columns(chosen, "kernels", "time_s")
+    through = points[points["framework"].astype(bool)]
+    kernels, time = columns(through if len(through) else points, "kernels", "time_s")
     each = float(np.median(time / kernels))
     return Fit({"kernel_launch_s": each}, np.log(each * kernels / time))
 
 
-def fit_graph_launch(points: Sequence[LaunchPoint]) -> Fit:
+def fit_graph_launch(points: Points) -> Fit:
     """Time between kernels that a CUDA graph launches, the shortest kernel's own included."""
     found = fit_launch(points)
     return Fit({"graph_launch_s": found.params["kernel_launch_s"]}, found.residuals)

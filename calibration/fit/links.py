@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+import pandas as pd
 
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
 from sim.arrays import Number
@@ -51,39 +48,14 @@ def drawn_to(base: OperationParams, priors: Prior = LINK_PRIOR | IN_SWITCH_SHARE
     return {name: draw._replace(value=known.get(name, draw.value)) for name, draw in priors.items()}
 
 
-#: What is fitted to which cost function.
+#: What is fitted to which cost function. Points of collectives and sends have the columns num_ranks, nbytes and time_s,
+#: copies nbytes, to_device and time_s. A collective beside multiplies has gemm_s and collective_s of each alone, and
+#: time_s of both.
 TIMES = {**COLLECTIVES, "all_to_all": all_to_all}
 
 
-@dataclass(frozen=True, slots=True)
-class AllReducePoint:
-    """One measured all-reduce, another collective or a send, over `num_ranks` GPUs of one NVLink domain. [bytes, s]"""
-
-    num_ranks: int
-    nbytes: float
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPoint:
-    """One measured copy between pinned host memory and a device. [bytes, s]"""
-
-    nbytes: float
-    to_device: bool
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PairPoint:
-    """Multiplies and a collective: each alone, and both at once. [s]"""
-
-    gemm_s: float
-    collective_s: float
-    time_s: float
-
-
 def fit_all_reduce(
-    points: Sequence[AllReducePoint],
+    points: pd.DataFrame,
     cluster: ClusterSpec,
     operation: str = "all_reduce",
     prior: Prior = LINK_PRIOR,
@@ -108,14 +80,14 @@ def fit_all_reduce(
     return fit_to(predict, time, IN_SWITCH_SHARE | prior, starts=({}, {"in_switch_efficiency": 1.0}))
 
 
-def faster_than_rings(points: Sequence[AllReducePoint], link_bytes_per_s: float) -> bool:
+def faster_than_rings(points: pd.DataFrame, link_bytes_per_s: float) -> bool:
     """Whether all-reduces reach a bus bandwidth above the link's, which no ring can: switches add (NVLS)."""
-    moved = ((2 * (each.num_ranks - 1) / each.num_ranks * each.nbytes, each.time_s) for each in points)
-    return any(nbytes > link_bytes_per_s * seconds for nbytes, seconds in moved)
+    moved = 2 * (points.num_ranks - 1) / points.num_ranks * points.nbytes
+    return bool((moved > link_bytes_per_s * points.time_s).any())
 
 
 def fit_p2p(
-    points: Sequence[Any], link: LinkParams, rate: Number, prior: Prior = P2P_PRIOR, *, crosses: bool = False
+    points: pd.DataFrame, link: LinkParams, rate: Number, prior: Prior = P2P_PRIOR, *, crosses: bool = False
 ) -> Fit:
     """`p2p_efficiency` of a link from measured sends.
 
@@ -136,10 +108,10 @@ def fit_p2p(
     return Fit(found, np.log(np.asarray(send(nbytes, crosses, Fabric(fitted, fitted, rate, rate))) / time))
 
 
-def fit_copy(points: Sequence[CopyPoint]) -> Fit:
+def fit_copy(points: pd.DataFrame) -> Fit:
     """Bandwidth between host and device in either direction, and a copy's latency."""
     nbytes, time = columns(points, "nbytes", "time_s")
-    there = np.array([point.to_device for point in points])
+    there = points["to_device"].to_numpy(bool)
 
     def predict(params: dict[str, float]) -> np.ndarray:
         bandwidth = np.where(there, params["to_device_bytes_per_s"], params["to_host_bytes_per_s"])
@@ -148,7 +120,7 @@ def fit_copy(points: Sequence[CopyPoint]) -> Fit:
     return fit_to(predict, time, COPY_PRIOR)
 
 
-def fit_hidden_share(points: Sequence[PairPoint]) -> Fit:
+def fit_hidden_share(points: pd.DataFrame) -> Fit:
     """Share of a collective's time that overlapped compute hides: it does not lengthen the two together.
 
     Of the shorter of the two, that share runs for free: both = gemm + collective − share · min(gemm, collective).

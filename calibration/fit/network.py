@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
+import pandas as pd
 
 from flopcast_calibration.fit.links import IN_SWITCH_SHARE, TIMES
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
@@ -35,30 +32,13 @@ _LATENCY_WIDTH = 1.3
 SHARED_PRIOR: Prior = {"shared_efficiency": Draw(0.6, 0.3, 0.02, 1.0)}
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkPoint:
-    """One measured collective or send over NVLink domains with `per_domain` GPUs each.
-
-    network_bytes_per_s : per GPU and direction. [bytes/s]
-    nbytes, time_s : [bytes, s]
-    groups : groups that used the network at once, each with `num_ranks` members.
-    """
-
-    num_ranks: int
-    per_domain: int
-    network_bytes_per_s: float
-    nbytes: float
-    time_s: float
-    groups: int = 1
-
-    @property
-    def num_domains(self) -> float:
-        """NVLink domains it spans."""
-        return float(Group(self.num_ranks, self.per_domain).num_domains)
+COLUMNS = ("num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s")
+"""Points of the network: a collective or send over NVLink domains with `per_domain` GPUs each, the network's rate per
+GPU and direction, and `groups`, those that used it at once, each with `num_ranks` members."""
 
 
 def fit_network(
-    points: Sequence[NetworkPoint],
+    points: pd.DataFrame,
     node: NodeSpec,
     profile: Profile,
     operation: str = "all_reduce",
@@ -77,9 +57,7 @@ def fit_network(
     always : they do so at every point, instead of where that is the fastest.
     """
     collective = in_switch_all_reduce if always else TIMES[operation]
-    ranks, per_domain, rate, nbytes, time = columns(
-        points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
-    )
+    ranks, per_domain, rate, nbytes, time = columns(points, *COLUMNS)
     group, nvlink_rate = Group(ranks, per_domain), node.nvlink_bandwidth_bytes_per_s
 
     def predict(params: dict[str, float]) -> np.ndarray:
@@ -119,34 +97,31 @@ def fit_network(
     return without if missed[1] < _CLEARLY * missed[0] else with_trees
 
 
-def _latency(points: Sequence[NetworkPoint], operation: str, profile: Profile) -> Prior:
+def _latency(points: pd.DataFrame, operation: str, profile: Profile) -> Prior:
     """The latency that the smallest messages show, where small ones were measured.
 
     With groups of one size alone, the latency and a bandwidth that saturates late cannot be told apart from the times;
     the latency is what other numbers of nodes are predicted by.
     """
-    shown = []
-    for point in points:
-        if point.nbytes <= SMALL_BYTES:
-            domains = point.num_domains
-            ways = 2.0 if operation == "all_reduce" else 1.0
-            steps = ways * (math.ceil(math.log2(domains)) if operation == "all_reduce" else domains - 1.0)
-            inside = ways * (point.per_domain - 1) * profile.nvlink.hop_latency_s
-            shown.append((point.time_s - profile.network.base_latency_s - inside) / steps)
-    if not shown:
+    small = points[points.nbytes <= SMALL_BYTES]
+    if small.empty:
         return {}
+    ranks, per_domain, _, _, time = columns(small, *COLUMNS)
+    domains = np.asarray(Group(ranks, per_domain).num_domains, dtype=float)
+    ways = 2.0 if operation == "all_reduce" else 1.0
+    steps = ways * (np.ceil(np.log2(domains)) if operation == "all_reduce" else domains - 1.0)
+    inside = ways * (per_domain - 1) * profile.nvlink.hop_latency_s
+    shown = (time - profile.network.base_latency_s - inside) / steps
     low, high = NETWORK_PRIOR["hop_latency_s"].low, NETWORK_PRIOR["hop_latency_s"].high
-    return {"hop_latency_s": Draw(min(high, max(low, min(shown))), _LATENCY_WIDTH, low, high, log=True)}
+    return {"hop_latency_s": Draw(min(high, max(low, float(shown.min()))), _LATENCY_WIDTH, low, high, log=True)}
 
 
-def fit_shared(points: Sequence[NetworkPoint], node: NodeSpec, profile: Profile, operation: str = "all_reduce") -> Fit:
+def fit_shared(points: pd.DataFrame, node: NodeSpec, profile: Profile, operation: str = "all_reduce") -> Fit:
     """`shared_efficiency`: what each card keeps when groups that are not the whole job use the network at once.
 
     All else is the profile's network, measured with one group at a time; what that reaches is the most.
     """
-    ranks, per_domain, rate, nbytes, time = columns(
-        points, "num_ranks", "per_domain", "network_bytes_per_s", "nbytes", "time_s"
-    )
+    ranks, per_domain, rate, nbytes, time = columns(points, *COLUMNS)
     group = Group(ranks, per_domain, np.ones_like(ranks, dtype=bool))
     alone = profile.network.of(operation)
     drawn = SHARED_PRIOR["shared_efficiency"]

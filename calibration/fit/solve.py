@@ -7,10 +7,11 @@ prior width; many points overrule them. Residuals are relative (logarithms of ti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import least_squares
 
 from sim.errors import ProfileError
@@ -115,20 +116,19 @@ def _placed(start: dict[str, float], prior: Prior, log: np.ndarray) -> np.ndarra
 
 
 def bootstrap(
-    points: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], draws: int, seed: int = 0
+    points: pd.DataFrame, fit: Callable[[pd.DataFrame], Fit], draws: int, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """90 % interval of every parameter, refitting on points drawn with replacement."""
     rng = np.random.default_rng(seed)
     values: dict[str, list[float]] = {}
     for _ in range(draws):
-        chosen = [points[index] for index in rng.integers(0, len(points), len(points))]
-        for name, value in fit(chosen).params.items():
+        for name, value in fit(points.iloc[rng.integers(0, len(points), len(points))]).params.items():
             values.setdefault(name, []).append(value)
     return {name: (float(np.quantile(drawn, 0.05)), float(np.quantile(drawn, 0.95))) for name, drawn in values.items()}
 
 
 def drawn_intervals(
-    points: Sequence[Any], fit: Callable[..., Fit], prior: Prior, draws: int, noise: float = 0.05, seed: int = 0
+    points: pd.DataFrame, fit: Callable[..., Fit], prior: Prior, draws: int, noise: float = 0.05, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """90 % interval of every parameter where points are too few to be drawn with replacement.
 
@@ -140,19 +140,19 @@ def drawn_intervals(
     found = []
     for _ in range(draws):
         others = {name: draw.anywhere(rng) for name, draw in prior.items()}
-        timed = [replace(point, time_s=point.time_s * float(np.exp(noise * rng.standard_normal()))) for point in points]
+        timed = points.assign(time_s=points.time_s * np.exp(noise * rng.standard_normal(len(points))))
         found.append(fit(timed, prior=others).params)
     limits = {name: np.quantile([params[name] for params in found], (0.05, 0.95)).tolist() for name in found[0]}
     return {name: (low, high) for name, (low, high) in limits.items()}
 
 
-def unseen_error(points: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], seed: int = 0) -> float | None:
+def unseen_error(points: pd.DataFrame, fit: Callable[[pd.DataFrame], Fit], seed: int = 0) -> float | None:
     """Median relative error on measurements the fit has not seen: each half of them predicted by a fit to the other.
 
     None where there are too few, or where the fit is a plain average.
     """
     mixed = np.random.default_rng(seed).permutation(len(points))
-    first, second = ([points[index] for index in sorted(half)] for half in (mixed[::2], mixed[1::2]))
+    first, second = (points.iloc[np.sort(half)] for half in (mixed[::2], mixed[1::2]))
     if len(second) < LEAST_HALF:
         return None
     one, other = fit(first), fit(second)
@@ -162,6 +162,6 @@ def unseen_error(points: Sequence[Any], fit: Callable[[Sequence[Any]], Fit], see
     return float(np.median(np.abs(np.expm1(residuals))))
 
 
-def columns(points: Sequence[Any], *names: str) -> list[np.ndarray]:
+def columns(points: pd.DataFrame, *names: str) -> list[np.ndarray]:
     """The named values of all points, an array each."""
-    return [np.array([getattr(point, name) for point in points], dtype=float) for name in names]
+    return [points[name].to_numpy(float) for name in names]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,64 +15,20 @@ from sim.specs.yaml12 import load_yaml, parse_yaml
 Row = Mapping[str, Any]
 """Cells by column: text, or a value as YAML has it."""
 
-ALIASES = {
-    "layers": "model.num_layers",
-    "hidden": "model.hidden_size",
-    "heads": "model.num_heads",
-    "kv_heads": "model.num_kv_heads",
-    "vocab": "model.vocab_size",
-    "experts": "model.num_experts",
-    "topk": "model.experts_per_token",
-    "global_batch_seqs": "training.global_batch_size",
-    "seq_len": "training.sequence_length",
-    "precision": "training.precision",
-    "tp": "plan.tp",
-    "cp": "plan.cp",
-    "pp": "plan.pp",
-    "dp": "plan.dp",
-    "ep": "plan.ep",
-    "micro_batch_seqs": "plan.microbatch_size",
-    "vp_stages": "plan.num_chunks",
-    "zero_stage": "plan.zero_stage",
-    "sequence_parallel": "plan.sequence_parallel",
-    "recompute": "plan.recompute",
-    "schedule": "plan.schedule",
-}
+FACTS: dict[str, Any] = load_yaml(Path(__file__).parents[1] / "facts" / "published-runs.yaml")
+"""What tables of runs call columns, GPUs, links, frameworks, kernels and sources."""
+ALIASES: dict[str, str] = FACTS["columns"]
 """Short columns, and the fields of a scenario that they are."""
-
-ABOUT_THE_RUN = {
-    "id", "source", "source_locator", "verified", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_node_link",
-    "model_name", "params_b", "ffn_hidden", "gated_mlp", "framework", "measured_value", "measured_unit",
-    "flops_convention", "peak_tflops", "notes", "unmodelled", "doubtful", "offloaded_layers", "outcome", "kernel",
-    "peak_gb", "peak_counts", "peak_rank",
-    *ALIASES,
-}  # fmt: skip
-"""Columns that are read beside fields of a scenario.
-
-unmodelled : why flopcast cannot predict the run.
-notes : for people; nothing reads them.
-params_b : all parameters [10⁹]; a count of three digits or more tells what the row leaves open of its model.
-offloaded_layers : all, where every layer's activations wait in host memory.
-doubtful : recompute or micro_batch_seqs, where the run may have had another than the row states: one that fits counts.
-"""
-
+ABOUT_THE_RUN = {*FACTS["about_the_run"], *FACTS["measurement"], *ALIASES}
+"""Columns that are read beside fields of a scenario."""
 LARGEST = 10**8
 """Whole numbers beyond it (parameters of a layer, tokens of a sequence) are slips of the pen."""
 MOST = {"num_gpus": 10**6, "layers": 10**4, "gpus_per_node": 1024}
 """Numbers that slip earlier: no machine and no model is near them."""
-
-_WORDS = ("precision", "sequence_parallel", "recompute", "schedule")
-_WHOLE = {path: 1 for short, path in ALIASES.items() if short not in _WORDS} | {
-    "cluster.node.gpus_per_node": 1,
-    "cluster.num_nodes": 1,
-    "model.shared_expert_intermediate_size": 0,
-    "model.num_experts": 0,
-    "plan.zero_stage": 0,
-}
+_WHOLE: dict[str, int] = {path: 1 for short, path in ALIASES.items() if short not in FACTS["words"]} | FACTS["least"]
 """Fields that rules reckon with, and the least that they can be."""
 _TEXTS = ("stack.version", "stack.flash_version")
 """Fields that hold text which looks like a number."""
-_NAMES = Path(__file__).parents[1] / "facts" / "published-runs.yaml"
 
 
 class Unmodelled(Exception):
@@ -107,16 +62,6 @@ def whole(row: Row, key: str, default: int | None = None) -> int:
     if value != int(value):
         raise Unmodelled(f"{key} = {row[key]} is not a whole number")
     return int(value)
-
-
-def names(section: str) -> Any:
-    """What tables of runs call GPUs, links, frameworks, kernels and sources: a section of facts/published-runs.yaml."""
-    return _names()[section]
-
-
-@cache
-def _names() -> Any:
-    return load_yaml(_NAMES)
 
 
 def named_in(text: str, words: str) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from flopcast_calibration.readers.cells import ALIASES, Row, Unmodelled, named_in, names, nested, whole, with_fields
+from flopcast_calibration.readers.cells import ALIASES, FACTS, Row, Unmodelled, named_in, nested, whole, with_fields
 from sim.errors import SpecError
 from sim.specs import ModelSpec, load_preset, preset_names
 from sim.specs.frameworks import date_of, framework_named, layouts_of, lineage
@@ -25,21 +25,6 @@ BEFORE_FLASH = "2022"
 """Version of an unknown framework from before flash attention."""
 SINCE_FLASH = "2025"
 """Version of one since then: what a table holds has been run, and most of it before the kernels of the latest torch."""
-PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
-SCHEDULES: dict[str, str] = {
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved": "interleaved",
-    "interleaved 1f1b": "interleaved",
-    "zb-1p": "zb_h1",
-    "zb-h1": "zb_h1",
-    "zb-2p": "zb_h2",
-    "zb-h2": "zb_h2",
-    "zb-v": "zb_v",
-    "dualpipe": "dualpipe",
-}
-"""Schedules as tables write them."""
-
 _NEEDED = {"num_layers", "hidden_size", "num_heads", "vocab_size"}
 """Fields that describe a model by themselves; the others have defaults."""
 _OF_MODELS = ("ffn_hidden", "gated_mlp", *(short for short, path in ALIASES.items() if path.startswith("model.")))
@@ -122,7 +107,7 @@ def version_by_source(row: Row) -> tuple[str | None, str]:
     """The version of the framework that its name, the source or its locator dates the run to, and the words that do."""
     for cell in ("framework", "source", "source_locator"):
         text = str(row.get(cell, ""))
-        for words, date in names("dates").items():
+        for words, date in FACTS["dates"].items():
             if named_in(text, words):
                 return str(date), f", dated by {words}"
         for pattern, written in _DATES:
@@ -138,7 +123,7 @@ def framework_name(said: str) -> str | None:
     try:
         return framework_named(said)
     except SpecError:
-        return next((known for words, known in names("frameworks").items() if named_in(said, words)), None)
+        return next((known for words, known in FACTS["frameworks"].items() if named_in(said, words)), None)
 
 
 def version_of_unknown(gpu: str, precision: str) -> tuple[str, str]:
@@ -149,9 +134,9 @@ def version_of_unknown(gpu: str, precision: str) -> tuple[str, str]:
 
 def _kernel(row: Row, stack: Mapping[str, str]) -> Data:
     """The stack's fields of a kernel of attention and norm, in the words of a framework that has an option for it."""
-    said, known = row.get("kernel", ""), names("kernels")
+    said, known = row.get("kernel", ""), FACTS["kernels"]
     framework = str(stack.get("framework", ""))
-    for name, own in names("kernels_of").items():
+    for name, own in FACTS["kernels_of"].items():
         there = name in dict(lineage(framework)) and said in own["kernels"]
         if there and date_of(stack.get("version", ""), framework) >= date_of(str(own["since"]), name):
             return dict(own["kernels"][said])
@@ -167,8 +152,8 @@ def _training(row: Row) -> Data:
     if row.get("global_batch_seqs"):
         found["global_batch_size"] = whole(row, "global_batch_seqs")
     if row.get("precision"):
-        if row["precision"] not in PRECISIONS:
-            raise Unmodelled(f"precision {row['precision']!r} is not one of {', '.join(PRECISIONS)}")
+        if row["precision"] not in FACTS["precisions"]:
+            raise Unmodelled(f"precision {row['precision']!r} is not one of {', '.join(FACTS['precisions'])}")
         found["precision"] = row["precision"]
     return found
 
@@ -179,7 +164,7 @@ def machine_of(row: Row, inferred: list[str]) -> tuple[Data, str]:
     A GPU that flopcast does not know is a SpecError.
     """
     gpu = str(row.get("gpu", ""))
-    known = names("gpus")
+    known = FACTS["gpus"]
     alike = [entry for entry in known if named_in(gpu, entry["name"])]
     memory = re.search(r"(\d+)GB", gpu.replace(" ", ""))
     given = memory[1] if memory else str(row.get("gpu_mem_gb", ""))
@@ -206,7 +191,7 @@ def machine_of(row: Row, inferred: list[str]) -> tuple[Data, str]:
         cluster["inter_node_bandwidth"] = f"{gbits:.6g} Gbit/s"
     elif whole(row, "num_gpus", 1) > width and "cluster.inter_node_bandwidth" not in row:
         inferred.append(f"network as in node preset {node}: {f'no rate in {link!r}' if link else 'the row gives none'}")
-    for words, entry in names("links").items():
+    for words, entry in FACTS["links"].items():
         if named_in(link, words):
             cluster |= entry["set"]
             inferred += [f"{name} {value}: {entry['because']}" for name, value in entry["set"].items()]
@@ -370,9 +355,9 @@ def _plan(row: Row, framework: str, model: Mapping[str, Any], stated: Mapping[st
         found["zero_stage"] = int(zero[-1])
     schedule = str(row.get("schedule", "")).lower()
     if schedule:
-        if schedule not in SCHEDULES:
-            raise Unmodelled(f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}")
-        found["schedule"] = SCHEDULES[schedule]
+        if schedule not in FACTS["schedules"]:
+            raise Unmodelled(f"schedule {schedule!r} is not one of {', '.join(FACTS['schedules'])}")
+        found["schedule"] = FACTS["schedules"][schedule]
     if row.get("recompute"):
         found["recompute"] = _recompute(str(row["recompute"]), framework, inferred)
     if row.get("offloaded_layers") == "all":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from flopcast_calibration.readers.cells import ALIASES, Row, names
+from flopcast_calibration.readers.cells import ALIASES, FACTS, Row
 
 
 def family_of(row: Row) -> str:
     """Lineage of the source and the model: runs that share a recipe, which cross-validation leaves out together."""
     source = str(row.get("source", "")).lower()
-    named = (lineage for words, lineage in names("lineages").items() if words in source)
+    named = (lineage for words, lineage in FACTS["lineages"].items() if words in source)
     lineage = next(named, re.sub(r"\W*\(.*", "", source))
     name = re.sub(r"[^a-z0-9.]", "", str(row.get("model_name", "")).lower()).replace("3.1", "3")
     return f"{lineage} / {name}"

@@ -22,13 +22,13 @@ from flopcast_calibration.readers import (
 from flopcast_calibration.readers.log import Log, Source, read_source
 from sim.errors import ProfileError
 
-#: name -> whether a text is of it, how it is read
-TEXTS: dict[str, tuple[Callable[[str], bool], Callable[[Source], Log]]] = {
-    "nccl-tests": (nccl_tests.looks_like, nccl_tests.read),
-    "PARAM comms": (param_comms.looks_like, param_comms.read),
-    "mamf-finder": (mamf_finder.looks_like, mamf_finder.read),
-    "nvbandwidth": (nvbandwidth.looks_like, nvbandwidth.read),
-    "perftest": (perftest.looks_like, perftest.read),
+#: name -> what a text of it holds, how it is read
+TEXTS: dict[str, tuple[re.Pattern[str], Callable[[Source], Log]]] = {
+    "nccl-tests": (nccl_tests.LOOKS, nccl_tests.read),
+    "PARAM comms": (param_comms.LOOKS, param_comms.read),
+    "mamf-finder": (mamf_finder.LOOKS, mamf_finder.read),
+    "nvbandwidth": (nvbandwidth.LOOKS, nvbandwidth.read),
+    "perftest": (perftest.LOOKS, perftest.read),
 }
 FORMATS = (
     "a journal of flopcast calibrate run (.jsonl)",
@@ -79,11 +79,11 @@ def read_measurements(
         data = read_journal(path)
         cut = ("the last line was cut off while it was written; the rest is used",) if data.cut_end else ()
         return Log(data.machine, data.measurements, cut)
-    if nvbandwidth.looks_like(source.text) and '"nvbandwidth"' in source.text:
+    if nvbandwidth.LOOKS.search(source.text) and '"nvbandwidth"' in source.text:
         return nvbandwidth.read(source)
-    if _JSON.match(source.text) and not nccl_tests.looks_like(source.text):
+    if _JSON.match(source.text) and not nccl_tests.LOOKS.search(source.text):
         return _read_json(source)
-    found = [name for name, (looks_like, _) in TEXTS.items() if looks_like(source.text)]
+    found = [name for name, (looks, _) in TEXTS.items() if looks.search(source.text)]
     if len(found) > 1:
         raise ProfileError(f"{path} holds the output of {' and '.join(found)}; split it into one file each")
     if found:

@@ -8,30 +8,25 @@ collective, its sizes and its group themselves (pytorch:torch/csrc/profiler/util
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
-from statistics import median
+from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from flopcast_calibration.measurement import Measurement, Shape
-from flopcast_calibration.readers.collective_names import NOT_READ, Layout, known_name
-from flopcast_calibration.readers.dtypes import ELEMENT_BYTES, torch_dtype
-from flopcast_calibration.readers.log import Log, Source
+from flopcast_calibration.readers.collectives import Layout
+from flopcast_calibration.readers.log import Log, Reading, Source
+from flopcast_calibration.readers.names import ELEMENT_BYTES, NOT_READ, known_name, torch_dtype
 from sim.errors import ProfileError
 
 #: operator -> which of its inputs are the two matrices
-_MATRICES = {
-    "aten::mm": (0, 1),
-    "aten::addmm": (1, 2),
-    "aten::_addmm_activation": (1, 2),
-    "aten::_scaled_mm": (0, 1),
-    "aten::bmm": (0, 1),
-    "aten::baddbmm": (1, 2),
-}
+_MATRICES = dict.fromkeys(("aten::mm", "aten::_scaled_mm", "aten::bmm"), (0, 1)) | dict.fromkeys(
+    ("aten::addmm", "aten::_addmm_activation", "aten::baddbmm"), (1, 2)
+)
 #: a buffer's size counts whole: what a gather ends with, what the others start with
 _FULL = {"all_gather": "Out msg nelems"}
+_LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime")
 
 Event = dict[str, Any]
 
@@ -45,45 +40,40 @@ def looks_like(data: Any) -> bool:
 
 def read(source: Source, data: Any) -> Log:
     """The multiplies and collectives of a trace: the median of each multiply, the shortest of each collective."""
-    events = data.get("traceEvents", []) if isinstance(data, dict) else data
-    if not isinstance(events, list):
+    data = data if isinstance(data, dict) else {"traceEvents": data}
+    if not isinstance(data["traceEvents"], list):
         raise ProfileError(f"{source.path} has no list of traceEvents; export it with export_chrome_trace")
-    events = [event if isinstance(event, dict) else {} for event in events]
+    events = [event for event in data["traceEvents"] if isinstance(event, dict)]
     kernels = [event for event in events if event.get("ph") == "X" and event.get("cat") == "kernel"]
     if not kernels:
         raise ProfileError(f"{source.path} holds no GPU kernels; profile with ProfilerActivity.CUDA")
-    notes: list[str] = []
-    properties = data.get("deviceProperties") if isinstance(data, dict) else None
-    gpus = properties if isinstance(properties, list) else []
+    gpus = data["deviceProperties"] if isinstance(data.get("deviceProperties"), list) else []
+    reading = Reading(source)
     multiplies = _multiplies(source, events, kernels)
-    collectives = _collectives(source, kernels, data if isinstance(data, dict) else {}, len(gpus), notes)
+    collectives = _collectives(reading, kernels, data.get("distributedInfo"), len(gpus))
     if not multiplies and not collectives:
         raise ProfileError(
             f"{source.path} holds {len(kernels)} kernels, but no matrix multiply with its shape (profile with "
             "record_shapes=True) and no collective with its size (torch 2.2 or newer)"
         )
     if not multiplies:
-        notes.append("no matrix multiply has its shape; profile with record_shapes=True to have them read")
+        reading.notes.append("no matrix multiply has its shape; profile with record_shapes=True to have them read")
     if multiplies and collectives:
-        notes.append("multiplies that ran beside a collective are slower than alone; the median counts")
-    name = str(gpus[0].get("name", "")) if gpus and isinstance(gpus[0], dict) else ""
-    return Log({"device": name} if name else {}, (*multiplies, *collectives), tuple(notes))
+        reading.notes.append("multiplies that ran beside a collective are slower than alone; the median counts")
+    reading.items = multiplies + collectives
+    return reading.log("", device=str(gpus[0].get("name", "")) if gpus and isinstance(gpus[0], dict) else "")
 
 
 def _multiplies(source: Source, events: list[Event], kernels: list[Event]) -> list[Measurement]:
-    operators: dict[Any, Event] = {}
-    launches: dict[Any, Any] = {}
-    for event in events:
-        args = event.get("args") if isinstance(event.get("args"), dict) else {}
-        if event.get("name") in _MATRICES and _external(args) is not None:
-            operators[_external(args)] = event
-        elif event.get("cat") in ("cuda_runtime", "cuda_driver", "hip_runtime"):
-            launches[_id(args.get("correlation"))] = _external(args)
+    operators = {_id(_args(event), "External id"): event for event in events if event.get("name") in _MATRICES}
+    operators.pop(None, None)
+    calls = [_args(event) for event in events if event.get("cat") in _LAUNCHES]
+    launches = {_id(args, "correlation"): _id(args, "External id") for args in calls}
     seconds: dict[Any, float] = defaultdict(float)
     for number, kernel in enumerate(kernels):
-        args = kernel.get("args") if isinstance(kernel.get("args"), dict) else {}
-        owner = _external(args) if _external(args) in operators else launches.get(_id(args.get("correlation")))
-        if owner is not None and owner in operators:
+        own = _id(_args(kernel), "External id")
+        owner = own if own in operators else launches.get(_id(_args(kernel), "correlation"))
+        if owner in operators:
             seconds[owner] += _duration(source, number, kernel)  # a split multiply has a second kernel that sums
     times: dict[tuple[tuple[str, Any], ...], list[float]] = defaultdict(list)
     for owner, time_s in seconds.items():
@@ -92,18 +82,9 @@ def _multiplies(source: Source, events: list[Event], kernels: list[Event]) -> li
             times[tuple(shape.items())].append(time_s)
     items = []
     for key, taken in times.items():
-        shape = dict(key)
-        low, middle, high = np.percentile(taken, (25, 50, 75))
-        items.append(
-            Measurement(
-                "bmm" if "batch" in shape else "gemm",
-                shape,
-                float(median(taken)),
-                spread=float((high - low) / middle),
-                repeats=len(taken),
-                source=str(source.path),
-            )
-        )
+        shape, (low, middle, high) = dict(key), np.percentile(taken, (25, 50, 75)).tolist()
+        kind, spread = "bmm" if "batch" in shape else "gemm", (high - low) / middle
+        items.append(Measurement(kind, shape, middle, spread, repeats=len(taken), source=str(source.path)))
     return items
 
 
@@ -113,42 +94,30 @@ def _gemm_shape(operator: Event) -> Shape | None:
     args = operator["args"]
     try:
         left, right = args["Input Dims"][first], args["Input Dims"][second]
-        dtype = torch_dtype(str(args["Input type"][first]))
-        sizes = [*left, *right]
+        dtype, sizes = torch_dtype(str(args["Input type"][first])), [*left, *right]
     except (KeyError, IndexError, TypeError):
         return None
-    if (
-        dtype is None
-        or not all(isinstance(size, int) for size in sizes)
-        or len(left) != len(right)
-        or len(left) not in (2, 3)
-        or min(sizes) < 1
-        or left[-1] != right[-2]
-    ):
+    numbers = dtype is not None and all(isinstance(size, int) and size > 0 for size in sizes)
+    if not numbers or len(left) != len(right) or len(left) not in (2, 3) or left[-1] != right[-2]:
         return None
-    shape: Shape = {"m": left[-2], "n": right[-1], "k": left[-1], "dtype": dtype}
+    shape: Shape = {"m": left[-2], "n": right[-1], "k": left[-1], "dtype": str(dtype)}
     return {"batch": left[0], **shape} if len(left) == 3 else shape
 
 
-def _collectives(
-    source: Source, kernels: list[Event], data: dict[str, Any], gpus: int, notes: list[str]
-) -> list[Measurement]:
-    best: dict[str, Measurement] = {}
-    counts: dict[str, int] = defaultdict(int)
-    info = data.get("distributedInfo")
+def _collectives(reading: Reading, kernels: list[Event], info: Any, gpus: int) -> list[Measurement]:
+    source, best, counts = reading.source, dict[str, Measurement](), Counter[str]()
     world = info.get("world_size") if isinstance(info, dict) else None
     per_node = world // source.nodes if source.nodes and isinstance(world, int) else gpus
     unlisted = left = 0
     for number, kernel in enumerate(kernels):
-        args = kernel.get("args") if isinstance(kernel.get("args"), dict) else {}
+        args = _args(kernel)
         operation = known_name(str(args.get("Collective name", "")))
         if operation is None or operation in NOT_READ:
             left += "Collective name" in args
             continue
         try:
             group = 2 if operation == "send" else int(args["Group size"])
-            size = ELEMENT_BYTES[str(args["dtype"]).lower()]
-            nbytes = int(args[_FULL.get(operation, "In msg nelems")]) * size
+            nbytes = int(args[_FULL.get(operation, "In msg nelems")]) * ELEMENT_BYTES[str(args["dtype"]).lower()]
         except (KeyError, TypeError, ValueError, OverflowError):
             left += 1
             continue
@@ -156,47 +125,43 @@ def _collectives(
             continue
         nodes = _nodes(args.get("Process Group Ranks"), per_node) if operation != "send" else None
         unlisted += nodes is None
-        layout = Layout(group, min(nodes or source.nodes or 1, group))
-        where = str(source.path)
-        item = Measurement(
-            "collective", layout.shape(operation, nbytes), _duration(source, number, kernel), source=where
-        )
+        shape = Layout(group, min(nodes or source.nodes or 1, group)).shape(operation, nbytes)
+        item = Measurement("collective", shape, _duration(source, number, kernel), source=str(source.path))
         counts[item.key] += 1
         best[item.key] = min(best.get(item.key, item), item, key=lambda one: one.time_s)
     if best:
-        notes.append("collectives in a trace wait for other ranks; of each shape the shortest counts")
+        reading.notes.append("collectives in a trace wait for other ranks; of each shape the shortest counts")
     if unlisted and source.nodes is None:
-        notes.append("which ranks share a node is not stated; one node is assumed (--nodes)")
+        reading.notes.append("which ranks share a node is not stated; one node is assumed (--nodes)")
     if left:
-        notes.append(f"{left} collectives without sizes, or that a profile has no place for, are left out")
-    items = best.values()
-    return [Measurement(i.kind, i.shape, i.time_s, repeats=counts[i.key], source=i.source) for i in items]
+        reading.notes.append(f"{left} collectives without sizes, or that a profile has no place for, are left out")
+    return [replace(item, repeats=counts[key]) for key, item in best.items()]
 
 
 def _nodes(ranks: Any, per_node: int) -> int | None:
     """How many nodes a group's ranks are on, nodes being filled in order; None where that cannot be told."""
-    if per_node < 2:
-        return None
-    numbers: Iterable[Any] = ranks if isinstance(ranks, list) else re.findall(r"\d+", str(ranks or ""))
-    listed = [int(number) for number in numbers if str(number).isdigit()]
-    cut_off = "..." in str(ranks)
-    return len({number // per_node for number in listed}) if listed and not cut_off else None
+    text = " ".join(map(str, ranks)) if isinstance(ranks, list) else str(ranks or "")
+    listed = {int(number) // per_node for number in re.findall(r"\d+", text)} if per_node > 1 else set()
+    return len(listed) if listed and "..." not in text else None
 
 
-def _external(args: Event) -> Any:
-    """The id of the operator, as kernels and operators both carry it."""
-    return _id(args.get("External id", args.get("external id")))
+def _args(event: Event) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
 
 
-def _id(value: Any) -> int | str | None:
+def _id(args: dict[str, Any], name: str) -> int | str | None:
+    """An id, as kernels, launches and operators carry it."""
+    value = args.get(name, args.get(name.lower()))
     return value if isinstance(value, (int, str)) else None
 
 
 def _duration(source: Source, number: int, kernel: Event) -> float:
+    where = f"{source.path}: kernel {number} ({kernel.get('name')!r})"
     try:
         duration = float(kernel["dur"]) * 1e-6
     except (KeyError, TypeError, ValueError):
-        raise ProfileError(f"{source.path}: kernel {number} ({kernel.get('name')!r}) has no duration") from None
+        raise ProfileError(f"{where} has no duration") from None
     if not 0 < duration < 3600:
-        raise ProfileError(f"{source.path}: kernel {number} ({kernel.get('name')!r}) took {duration} s, which is none")
+        raise ProfileError(f"{where} took {duration} s, which is none")
     return duration

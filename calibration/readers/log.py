@@ -1,4 +1,4 @@
-"""What a reader of measurements is given, and what it hands back."""
+"""What a reader of measurements is given, and what it gives back; and what launchers put before lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import io
 import math
 import re
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,38 @@ class Log:
     notes: tuple[str, ...] = ()
 
 
+#: A prefix that names the task whose line it is, in its first group.
+_TASKS = (
+    re.compile(r"\s*(\d+):(?: |$)"),  # srun -l
+    re.compile(r"\[([^\]\s]*\d+,\d+)\](?:\[[^\]]*\])?<std\w+>\s*:? ?"),  # mpirun --tag-output
+    re.compile(r"\[(\d+)\] ?(?!NCCL)"),  # Hydra -prepend-rank
+    re.compile(r"(?=\S*[A-Za-z])([\w./-]+) +\| ?"),  # docker compose, stern
+    re.compile(r"\(([^()]*\bpid=\d+[^()]*)\) ?"),  # Ray, SkyPilot
+)
+#: mpirun puts its tag in the middle of a line that came in two pieces.
+_TORN = re.compile(r"\[\d+,\d+\](?:\[[^\]]*\])?<std\w+>:? ?")
+_TIMES = (
+    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"),
+    re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:? "),
+    re.compile(r"(?:- )?\[?(?:DEBUG|INFO|NOTICE|WARN(?:ING)?)\]?[: ] *(?!NCCL)(?:- )?"),
+)
+
+
+def without_prefix(line: str) -> tuple[str, str]:
+    """A line's task ("" where nothing names it) and the line as the program printed it.
+
+    >>> without_prefix(" 3: #  Rank  3 Pid  7")
+    ('3', '#  Rank  3 Pid  7')
+    >>> without_prefix("2024-05-01 12:00:00 [1,0]<stdout>:  1048576")
+    ('1,0', ' 1048576')
+    """
+    tasks: list[str] = []
+    while match := next((found for each in (*_TASKS, *_TIMES) if (found := each.match(line)) and found.end()), None):
+        tasks += [match[1].strip()] if match.re in _TASKS else []
+        line = line[match.end() :]
+    return "/".join(tasks), _TORN.sub("", line) if tasks else line
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A file's text, and what the user says of it.
@@ -47,6 +80,36 @@ class Source:
     def at(self, line: int) -> str:
         """A line, as errors and the measurements' sources name it."""
         return f"{self.path}: line {line}"
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is read of a file so far.
+
+    left : why rows are left out -> their lines.
+    """
+
+    source: Source
+    items: list[Measurement] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    left: dict[str, list[int]] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """The lines of the text, numbered, without what launchers and collectors of logs put before them."""
+        for number, line in enumerate(self.source.text.splitlines(), start=1):
+            yield number, without_prefix(line)[1]
+
+    def leave(self, why: str, number: int) -> None:
+        """Leave out a row."""
+        self.left.setdefault(why, []).append(number)
+
+    def log(self, nothing: str, **machine: Any) -> Log:
+        """What the file says; a ProfileError where it holds no measurement: that all were left out, or `nothing`."""
+        out = [f"{listed(lines)}: left out, {why}" for why, lines in self.left.items()]
+        if not self.items:
+            raise ProfileError(f"{self.source.path}: {out[0]}" if out else f"{self.source.path} holds {nothing}")
+        stated = {name: value for name, value in machine.items() if value}
+        return Log(stated, tuple(self.items), tuple(dict.fromkeys((*out, *self.notes))))
 
 
 #: first bytes -> what such a file is, and what to do with it

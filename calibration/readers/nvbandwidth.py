@@ -12,82 +12,57 @@ from statistics import median
 from typing import Any
 
 from flopcast_calibration.measurement import Measurement, Shape
-from flopcast_calibration.readers.log import Log, Source, positive
+from flopcast_calibration.readers.log import Log, Reading, Source, positive
 from sim.errors import ProfileError
 
 #: What is copied unless --bufferSize says otherwise; the program does not print it. [bytes]
 _BUFFER = 512 * 2**20
-_COPIES: dict[str, Shape] = {
-    "host_to_device_memcpy_ce": {"direction": "to_device"},
-    "device_to_host_memcpy_ce": {"direction": "to_host"},
+_SEND: Shape = {"operation": "send", "num_ranks": 2, "num_nodes": 1}
+_TESTS: dict[str, tuple[str, Shape]] = {
+    "host_to_device_memcpy_ce": ("copy", {"direction": "to_device"}),
+    "device_to_host_memcpy_ce": ("copy", {"direction": "to_host"}),
+    "device_to_device_memcpy_read_ce": ("collective", _SEND),
+    "device_to_device_memcpy_write_ce": ("collective", _SEND),
 }
-_SENDS = ("device_to_device_memcpy_read_ce", "device_to_device_memcpy_write_ce")
 _RUNNING = re.compile(r"^\s*Running (?:benchmark )?(\w+?)\.\s*$")
 _UNIT = re.compile(r"\bbandwidth \(([^)]*)\)|\((GB/s|MB/s|us|ns)\)")
 _DEVICE = re.compile(r"^\s*(?:Process.*: )?[Dd]evice \d+: (.+?)(?: \([0-9a-fA-F:.]+\))?\s*$")
 _BUFFER_SIZE = re.compile(r"(?:--bufferSize|-b)[ =](\d+)\b|[Bb]uffer ?[Ss]ize\W+(\d+)")
-_LOOKS = re.compile(
+LOOKS = re.compile(
     r"nvbandwidth Version|^\s*Running (?:benchmark )?\w+_(?:ce|sm)\.\s*$|\"nvbandwidth\"\s*:", re.MULTILINE
 )
-
-_Matrix = list[tuple[str, list[str]]]
-
-
-def looks_like(text: str) -> bool:
-    """Whether a text, or the text of a JSON file, is of nvbandwidth."""
-    return _LOOKS.search(text) is not None
+_Tests = dict[str, tuple[str, list[tuple[str, list[str]]]]]
+"""Test -> where it stands, and its rows of cells, each with its place."""
 
 
 def read(source: Source) -> Log:
     """One measurement a test: the median over devices, or over pairs of them."""
     start = source.text.find("{")
-    if '"nvbandwidth"' in source.text and start >= 0:
-        tests, device, mebibytes = _from_json(source, source.text[start:])
-    else:
-        tests, device, mebibytes = _from_text(source)
-    notes = []
-    nbytes = mebibytes or _BUFFER
-    if mebibytes is None:
-        notes.append("the size of the copies is not printed; the program's own 512 MiB are assumed")
-    items = []
+    is_json = '"nvbandwidth"' in source.text and start >= 0
+    tests, device, size = _from_json(source, source.text[start:]) if is_json else _from_text(source)
+    reading, nbytes = Reading(source), size or _BUFFER
+    if size is None:
+        reading.notes.append("the size of the copies is not printed; the program's own 512 MiB are assumed")
     left = []
     for name, (place, matrix) in tests.items():
-        shape = _COPIES.get(name)
-        if shape is None and name not in _SENDS:
-            left.append(name)
-            continue
         cells = [(where, cell) for where, row in matrix for cell in row if cell not in ("N/A", "-", "0.00", "0")]
-        if not cells:
-            left.append(f"{name} (no number)")
+        if name not in _TESTS or not cells:
+            left.append(f"{name} (no number)" if name in _TESTS else name)
             continue
-        gigabytes = median(positive(where, name, cell) for where, cell in cells)
-        time_s = nbytes / (gigabytes * 1e9)
-        if shape is None:
-            send: Shape = {"operation": "send", "num_ranks": 2, "num_nodes": 1, "nbytes": nbytes}
-            items.append(Measurement("collective", send, time_s, repeats=len(cells), source=place))
-        else:
-            items.append(Measurement("copy", {"nbytes": nbytes, **shape}, time_s, repeats=len(cells), source=place))
+        kind, shape = _TESTS[name]
+        time_s = nbytes / (median(positive(where, name, cell) for where, cell in cells) * 1e9)
+        reading.items.append(Measurement(kind, {"nbytes": nbytes, **shape}, time_s, repeats=len(cells), source=place))
     if left:
-        notes.append(
+        reading.notes.append(
             f"tests that are left out (both directions at once, several at once, by kernels): {', '.join(left)}"
         )
-    if not items:
-        raise ProfileError(
-            f"{source.path} holds no test that is read ({', '.join((*_COPIES, *_SENDS))})"
-            + (f"; it has {', '.join(left)}" if left else "; was the run cut off?")
-        )
-    return Log({"device": device} if device else {}, tuple(items), tuple(notes))
-
-
-_Tests = dict[str, tuple[str, _Matrix]]
+    has = f"it has {', '.join(left)}" if left else "was the run cut off?"
+    return reading.log(f"no test that is read ({', '.join(_TESTS)}); {has}", device=device)
 
 
 def _from_text(source: Source) -> tuple[_Tests, str | None, int | None]:
-    tests: _Tests = {}
-    name = ""
-    width = 0
-    devices = set()
-    nbytes = None
+    tests, devices, nbytes = _Tests(), set(), None
+    name, width = "", 0
     for number, line in enumerate(source.text.splitlines(), start=1):
         cells = line.split()
         if match := _RUNNING.match(line):
@@ -100,8 +75,7 @@ def _from_text(source: Source) -> tuple[_Tests, str | None, int | None]:
             size = int(match[1] or match[2])
             nbytes = size if size >= 2**16 else size * 2**20
         elif name and (match := _UNIT.search(line)):
-            if (match[1] or match[2]) != "GB/s":
-                name = ""  # latencies
+            name = name if (match[1] or match[2]) == "GB/s" else ""  # latencies
         elif name and cells and all(cell.isdigit() for cell in cells):
             width = len(cells)
         elif name and width and cells and cells[0].isdigit():
@@ -120,22 +94,17 @@ def _from_text(source: Source) -> tuple[_Tests, str | None, int | None]:
 def _from_json(source: Source, text: str) -> tuple[_Tests, str | None, int | None]:
     try:
         data: Any = json.JSONDecoder().raw_decode(text)[0]["nvbandwidth"]
-        tests: _Tests = {}
+        tests = _Tests()
         for number, test in enumerate(data.get("testcases", []), start=1):
             place = f"{source.path}: testcase {number}"
-            rows = test.get("bandwidth_matrix") or []
             if "GB/s" in str(test.get("bandwidth_description", "GB/s")):
+                rows = test.get("bandwidth_matrix") or []
                 tests[str(test["name"])] = (place, [(place, [str(cell) for cell in row]) for row in rows])
-        listed = data.get("GPU Device list") or []
-        size = data.get("bufferSize")
-        return tests, _name(listed), int(size) * 2**20 if size else None
+        size, listed = data.get("bufferSize"), data.get("GPU Device list") or []
+        # Devices are as '0: NVIDIA H100 (00000000:0f:00)'.
+        names = {re.sub(r"^\d+:\s*|\s*\([0-9a-fA-F:.]+\).*$", "", str(entry)) for entry in listed}
+        return tests, names.pop() if len(names) == 1 else None, int(size) * 2**20 if size else None
     except ValueError as error:
         raise ProfileError(f"{source.path} is not whole JSON: {error}; was the file cut off?") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise ProfileError(f"{source.path} is not a result of nvbandwidth -j: {error!r}") from None
-
-
-def _name(listed: list[Any]) -> str | None:
-    """The GPU of a list such as ['0: NVIDIA H100 (00000000:0f:00)']."""
-    names = {re.sub(r"^\d+:\s*|\s*\([0-9a-fA-F:.]+\).*$", "", str(entry)) for entry in listed}
-    return names.pop() if len(names) == 1 else None

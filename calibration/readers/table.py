@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flopcast_calibration.measurement import KINDS, Measurement, Shape
-from flopcast_calibration.readers.dtypes import read_dtype
-from flopcast_calibration.readers.log import Log, Source, read_source
-from flopcast_calibration.readers.table_columns import (
+from flopcast_calibration.readers.log import Log, Reading, Source, read_source
+from flopcast_calibration.readers.names import (
     DEVICE_NAMES,
     DTYPE_NAMES,
     FLOP_RATES,
@@ -21,56 +21,32 @@ from flopcast_calibration.readers.table_columns import (
     TIMES,
     bandwidth,
     plain,
+    read_dtype,
     statistic,
 )
 from flopcast_calibration.readers.table_rows import check_shape, row_time
 from sim.errors import ProfileError, nearest
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Where things stand in a row.
+class Column(NamedTuple):
+    """A column: its heading, and what its cells are.
 
-    shape : index -> our name. rates : index -> (quantity, unit or None where bits and bytes cannot be told apart).
+    role : kind, shape, time, rate, dtype, device, unread, or ignored (a mean beside a median).
+    of : of a shape our name; of a time its unit; of a rate (quantity, unit or None where bits and bytes cannot be told
+        apart).
     """
 
-    names: tuple[str, ...]
-    kind: int | None
-    shape: dict[int, str]
-    dtype: int | None
-    device: int | None
-    times: dict[int, float]
-    rates: dict[int, tuple[str, float | None]]
-    unread: tuple[int, ...]
+    name: str
+    role: str
+    of: Any = None
 
 
 def looks_like(text: str) -> bool:
     """Whether a text begins with a table's header that says what a row is."""
     lines = _lines(text)
-    if not lines:
-        return False
-    names = {plain(name) for name in _cells(lines[0][1], _separator(lines[0][1]))}
-    known = set(TIMES) | set(FLOP_RATES) | {name for shapes in SHAPES.values() for name in shapes} | {"kind"}
-    return len(names) > 1 and len(names & known) >= 2
-
-
-def _notes(source: Source, header: tuple[str, ...], columns: _Columns, items: list[Measurement]) -> list[str]:
-    """Say what of a table is not read, or taken for granted."""
-    notes = []
-    unread = [] if columns.kind is not None else [*columns.unread]
-    unread += [index for index, (_, unit) in columns.rates.items() if unit is None]
-    unread = [index for index in unread if header[index].strip().lower() not in REMARKS]
-    if unread:
-        notes.append(f"columns that nothing reads: {', '.join(header[index] for index in unread)}")
-    if columns.rates and not columns.times and any(item.shape.get("causal") for item in items):
-        notes.append("rates of causal attention are taken to count half the square, as flash-attention does")
-    says_nodes = any(SHAPES["collective"].get(plain(name)) == "num_nodes" for name in header) or source.nodes
-    if not says_nodes and any(item.kind == "collective" for item in items):
-        notes.append("no column says the number of nodes; one is assumed (a column nodes, or --nodes)")
-    again = sum(count > 1 for count in Counter(item.key for item in items).values())
-    if again:
-        notes.append(f"{again} shapes occur more than once; the shortest time of each counts")
-    return notes
+    names = {plain(name) for name in _cells(lines[0][1], _separator(lines[0][1]))} if lines else set()
+    known = {*TIMES, *FLOP_RATES, *(name for shapes in SHAPES.values() for name in shapes), "kind"}
+    return len(names & known) >= 2
 
 
 def read(source: Source) -> Log:
@@ -79,36 +55,31 @@ def read(source: Source) -> Log:
     if not lines:
         raise ProfileError(f"{source.path} holds nothing but comments")
     separator = _separator(lines[0][1])
-    header = tuple(_cells(lines[0][1], separator))
+    header = _cells(lines[0][1], separator)
     kind = _kind(source, header)
     twice = [name for name, count in Counter(map(plain, header)).items() if count > 1 and name]
     if twice:
         raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
-    columns = _columns(source, header, kind)
-    items = []
-    devices = set()
+    columns, reading, devices = _columns(header, kind), Reading(source), set[str]()
+    _require_time(source, columns, kind)
     for number, line in lines[1:]:
-        cells = _cells(line, separator)
-        where = source.at(number)
+        cells, where = _cells(line, separator), source.at(number)
         if all(re.fullmatch(r":?-*:?", cell) for cell in cells):
             continue  # the rule under a Markdown table's header
         while len(cells) > len(header) and not cells[-1]:
             cells.pop()
         if len(cells) != len(header):
             raise ProfileError(f"{where} has {len(cells)} cells, the header {len(header)}; was the file cut off?")
-        items.append(_row(source, where, kind, columns, cells))
-        if columns.device is not None and cells[columns.device]:
-            devices.add(cells[columns.device])
-    if not items:
-        raise ProfileError(f"{source.path} holds a header and no rows")
+        filled = [(column, cell) for column, cell in zip(columns, cells, strict=True) if cell]
+        reading.items.append(_row(source, where, kind, columns, filled))
+        devices |= {cell for column, cell in filled if column.role == "device"}
     if len(devices) > 1:
         raise ProfileError(
             f"{source.path} was measured on several machines ({', '.join(sorted(devices))}); a profile is of one: "
             "split it"
         )
-    return Log(
-        {"device": devices.pop()} if devices else {}, tuple(items), tuple(_notes(source, header, columns, items))
-    )
+    reading.notes = list(_notes(source, columns, reading.items))
+    return reading.log("a header and no rows", device="".join(devices))
 
 
 def read_each_device(path: Path) -> dict[str, Log]:
@@ -117,21 +88,37 @@ def read_each_device(path: Path) -> dict[str, Log]:
     A table without a column for the device has none; its errors are those of `read`.
     """
     source = read_source(path)
-    lines = _lines(source.text)
-    header = _cells(lines[0][1], _separator(lines[0][1])) if lines else []
+    (first, head), *lines = _lines(source.text) or [(0, "")]
+    header = _cells(head, _separator(head))
     index = next((place for place, name in enumerate(header) if plain(name) in DEVICE_NAMES), None)
     if index is None:
         return {}
     of_device: dict[str, set[int]] = {}
-    for number, line in lines[1:]:
-        cells = _cells(line, _separator(lines[0][1]))
-        of_device.setdefault(cells[index] if index < len(cells) else "", set()).add(number)
-    found = {}
-    for device, numbers in of_device.items():
-        kept = numbers | {lines[0][0]}
-        text = "\n".join(line * (number in kept) for number, line in enumerate(source.text.splitlines(), start=1))
-        found[device] = read(replace(source, text=text))
-    return found
+    for number, line in lines:
+        cells = _cells(line, _separator(head))
+        of_device.setdefault(cells[index] if index < len(cells) else "", {first}).add(number)
+    numbered = list(enumerate(source.text.splitlines(), start=1))
+    texts = {device: "\n".join(line * (at in kept) for at, line in numbered) for device, kept in of_device.items()}
+    return {device: read(replace(source, text=text)) for device, text in texts.items()}
+
+
+def _notes(source: Source, columns: list[Column], items: list[Measurement]) -> Iterator[str]:
+    """Say what of a table is not read, or taken for granted."""
+    long_form = any(column.role == "kind" for column in columns)
+    unread = [column.name for column in columns if column.role == "unread" and not long_form]
+    unread += [column.name for column in columns if column.role == "rate" and column.of[1] is None]
+    unread = [name for name in unread if name.strip().lower() not in REMARKS]
+    if unread:
+        yield f"columns that nothing reads: {', '.join(unread)}"
+    roles = {column.role for column in columns}
+    if "rate" in roles and "time" not in roles and any(item.shape.get("causal") for item in items):
+        yield "rates of causal attention are taken to count half the square, as flash-attention does"
+    names = (SHAPES["collective"].get(plain(column.name)) for column in columns)
+    if not source.nodes and "num_nodes" not in names and any(item.kind == "collective" for item in items):
+        yield "no column says the number of nodes; one is assumed (a column nodes, or --nodes)"
+    again = sum(count > 1 for count in Counter(item.key for item in items).values())
+    if again:
+        yield f"{again} shapes occur more than once; the shortest time of each counts"
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
@@ -148,122 +135,111 @@ def _cells(line: str, separator: str) -> list[str]:
     if separator == "|":
         line = line.strip().removeprefix("|").removesuffix("|")
     try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
+        cells = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
     except csv.Error:
-        return [cell.strip() for cell in line.split(separator)]
+        cells = line.split(separator)
+    return [cell.strip() for cell in cells]
 
 
-def _kind(source: Source, header: tuple[str, ...]) -> str | None:
+def _kind(source: Source, header: list[str]) -> str | None:
     """The kind of every row, by the columns; None where a column says it."""
     names = {plain(name) for name in header}
     if "kind" in names:
         return None
-
-    def has(kind: str, *fields: str) -> bool:
-        return set(fields) <= {ours for name, ours in SHAPES[kind].items() if name in names}
-
-    if has("gemm", "m", "n", "k"):
-        return "gemm"
-    if has("attention", "heads", "length", "head_dim"):
-        return "attention"
-    if has("copy", "nbytes", "direction"):
-        return "copy"
-    if has("collective", "nbytes") and (has("collective", "operation") or source.operation):
-        return "collective"
+    telling = {
+        "gemm": {"m", "n", "k"},
+        "attention": {"heads", "length", "head_dim"},
+        "copy": {"nbytes", "direction"},
+        "collective": {"nbytes"} if source.operation else {"nbytes", "operation"},
+    }
+    for kind, fields in telling.items():
+        if fields <= {ours for name, ours in SHAPES[kind].items() if name in names}:
+            return kind
     training = "; runs of training are for flopcast calibrate from-runs" if names & {"tp", "pp", "dp"} else ""
     raise ProfileError(
         f"{source.path} lacks the column kind and time_s, or columns that say the kind (m, n, k; heads, length, "
-        f"head_dim; operation, nbytes, num_ranks; nbytes, direction); it has {list(header)}{training}"
+        f"head_dim; operation, nbytes, num_ranks; nbytes, direction); it has {header}{training}"
     )
 
 
-def _columns(source: Source, header: tuple[str, ...], kind: str | None) -> _Columns:
-    shapes = {}
-    for name in ("gemm", "bmm") if kind == "gemm" else (kind,) if kind else ():
-        shapes.update(SHAPES[name])
-    found: dict[str, dict[int, Any]] = {"shape": {}, "times": {}, "rates": {}}
-    single: dict[str, int] = {}
-    unread = []
+def _columns(header: list[str], kind: str | None) -> list[Column]:
+    """What every column holds."""
+    shapes = SHAPES["gemm"] | SHAPES["bmm"] if kind == "gemm" else SHAPES[kind] if kind else {}
+    found: list[Column] = []
     ranks: dict[int, int] = {}
-    for index, original in enumerate(header):
+    for original in header:
         name = plain(original)
         timed, rank = statistic(name)
-        rate = bandwidth(original)
+        column = Column(original, "unread")
         if name == "kind":
-            single["kind"] = index
+            column = Column(original, "kind")
         elif name in shapes:
-            found["shape"][index] = shapes[name]
+            column = Column(original, "shape", shapes[name])
         elif timed in TIMES:
-            found["times"][index] = TIMES[timed]
-            ranks[index] = rank
+            column = Column(original, "time", TIMES[timed])
         elif timed in FLOP_RATES:
-            found["rates"][index] = ("flop", FLOP_RATES[timed])
-            ranks[index] = rank
-        elif rate:
-            found["rates"][index] = rate
-            ranks[index] = 1
-        elif name in DTYPE_NAMES and "dtype" not in single:
-            single["dtype"] = index
+            column = Column(original, "rate", ("flop", FLOP_RATES[timed]))
+        elif rate := bandwidth(original):
+            column, rank = Column(original, "rate", rate), 1
+        elif name in DTYPE_NAMES and all(each.role != "dtype" for each in found):
+            column = Column(original, "dtype")
         elif name in DEVICE_NAMES and kind:
-            single["device"] = index
-        else:
-            unread.append(index)
+            column = Column(original, "device")
+        if column.role in ("time", "rate"):
+            ranks[len(found)] = rank
+        found.append(column)
     for index, rank in ranks.items():  # a mean beside a median says less
         if rank > min(ranks.values()):
-            found["times"].pop(index, None)
-            found["rates"].pop(index, None)
-            unread += [index] if kind else []
-    kinds, dtypes, devices = (single.get(name) for name in ("kind", "dtype", "device"))
-    columns = _Columns(header, kinds, found["shape"], dtypes, devices, found["times"], found["rates"], tuple(unread))
-    _require_time(source, columns, kind)
-    return columns
+            found[index] = Column(header[index], "unread" if kind else "ignored")
+    return found
 
 
-def _require_time(source: Source, columns: _Columns, kind: str | None) -> None:
+def _require_time(source: Source, columns: list[Column], kind: str | None) -> None:
     """A time or a rate must be there, and rates in a unit that is one."""
-    if columns.times:
+    rates = [column for column in columns if column.role == "rate"]
+    if any(column.role == "time" for column in columns) or any(column.of[1] for column in rates):
         return
-    if any(unit for _, unit in columns.rates.values()):
-        return
-    unclear = [columns.names[index] for index in columns.rates]
-    if unclear:
+    if rates:
         raise ProfileError(
-            f"{source.path}: the column {unclear[0]!r} may be bits or bytes; rename it (GB/s or GBps, B for bytes, "
+            f"{source.path}: the column {rates[0].name!r} may be bits or bytes; rename it (GB/s or GBps, B for bytes, "
             "after dividing bits by 8), or add a time (time_us)"
         )
-    wanted = (
-        "the column time_s" if kind is None else "a time (time_s, time_us …) or a rate (tflops; algbw; bandwidth_GBps)"
-    )
-    raise ProfileError(f"{source.path} lacks {wanted}; it has {list(columns.names)}")
+    wanted = "a time (time_s, time_us …) or a rate (tflops; algbw; bandwidth_GBps)" if kind else "the column time_s"
+    raise ProfileError(f"{source.path} lacks {wanted}; it has {[column.name for column in columns]}")
 
 
-def _row(source: Source, where: str, table_kind: str | None, columns: _Columns, cells: list[str]) -> Measurement:
-    kind = cells[columns.kind] if columns.kind is not None else table_kind or ""
-    if kind not in KINDS:
-        raise ProfileError(f"{where}: unknown kind {kind!r}{nearest(kind, KINDS)}")
+def _row(
+    source: Source, where: str, kind: str | None, columns: list[Column], cells: list[tuple[Column, str]]
+) -> Measurement:
+    """The measurement of a row, by its cells that are filled in."""
+    long_form = kind is None
+    if kind is None:
+        kind = next((cell for column, cell in cells if column.role == "kind"), "")
+        if kind not in KINDS:
+            raise ProfileError(f"{where}: unknown kind {kind!r}{nearest(kind, KINDS)}")
     shape: Shape = {}
-    for index, name in columns.shape.items():
-        if cells[index]:
-            value = _value(cells[index])
-            if shape.setdefault(name, value) != value:
-                raise ProfileError(f"{where}: two columns mean {name}, and say {shape[name]} and {value}; keep one")
-    if columns.kind is not None:  # in the long form every other column names the shape
-        known = {**SHAPES[kind], **{ours: ours for ours in SHAPES[kind].values()}}
-        for index in columns.unread:
-            if cells[index]:
-                original = columns.names[index]
-                shape[known.get(plain(original), original)] = _value(cells[index])
-    if columns.dtype is not None and cells[columns.dtype] and kind in ("gemm", "bmm", "attention"):
-        shape["dtype"] = read_dtype(where, cells[columns.dtype])
-    elif columns.dtype is not None and cells[columns.dtype] and columns.kind is not None:
-        shape[columns.names[columns.dtype]] = cells[columns.dtype]
+    # In the long form every other column names the shape.
+    known = {**SHAPES.get(kind, {}), **{ours: ours for ours in SHAPES.get(kind, {}).values()}}
+    for column, cell in cells:
+        if column.role == "shape":
+            value = _value(cell)
+            if shape.setdefault(column.of, value) != value:
+                said = f"{shape[column.of]} and {value}"
+                raise ProfileError(f"{where}: two columns mean {column.of}, and say {said}; keep one")
+        elif column.role == "unread" and long_form:
+            shape[known.get(plain(column.name), column.name)] = _value(cell)
+        elif column.role == "dtype" and kind in ("gemm", "bmm", "attention"):
+            shape["dtype"] = read_dtype(where, cell)
+        elif column.role == "dtype" and long_form:
+            shape[column.name] = cell
     if kind == "gemm" and "batch" in shape:
         batch = shape.pop("batch")
         kind, shape = ("gemm", shape) if batch == 1 else ("bmm", {"batch": batch, **shape})
     check_shape(source, where, kind, shape)
-    times = [(columns.names[index], cells[index], unit) for index, unit in columns.times.items()]
-    rates = [(columns.names[index], cells[index], *rate) for index, rate in columns.rates.items()]
-    return Measurement(kind, shape, row_time(where, kind, shape, times, rates), source=where)
+    times = [(column.name, cell, column.of) for column, cell in cells if column.role == "time"]
+    rates = [(column.name, cell, *column.of) for column, cell in cells if column.role == "rate"]
+    empty = next((column.name for column in columns if column.role == "time"), "the row")
+    return Measurement(kind, shape, row_time(where, kind, shape, times, rates, empty), source=where)
 
 
 def _value(text: str) -> float | int | str:

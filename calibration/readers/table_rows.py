@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from flopcast_calibration.measurement import REQUIRED, Shape
-from flopcast_calibration.readers.collective_names import BUS_FACTOR, collective
+from flopcast_calibration.readers.collectives import BUS_FACTOR, collective
 from flopcast_calibration.readers.log import Source, positive
-from flopcast_calibration.readers.table_columns import DIRECTIONS, plain
+from flopcast_calibration.readers.names import DIRECTIONS, plain
 from sim.errors import ProfileError, nearest
 
 #: A time and a rate of one row that differ by more than rounding have another unit, or another shape.
@@ -28,34 +28,27 @@ def check_shape(source: Source, where: str, kind: str, shape: Shape) -> None:
 
     A ProfileError says that a needed value is missing or not positive, or that a word is unknown.
     """
-    if kind == "collective":
-        _complete(source, shape)
+    if kind == "collective":  # what the user says where the table does not
+        said = {"operation": source.operation, "num_ranks": source.ranks, "num_nodes": source.nodes or 1}
+        shape |= {name: value for name, value in said.items() if value is not None and name not in shape}
+        if shape.get("groups") == 1:
+            del shape["groups"]
     absent = [name for name in REQUIRED[kind] if name not in shape]
     if absent:
         raise ProfileError(f"{where}: a {kind} measurement needs {', '.join(absent)}")
-    numbers = [
-        name for name in (*REQUIRED[kind], "batch", "num_nodes", "groups") if name in shape and name != "operation"
-    ]
+    wanted = (*REQUIRED[kind], "batch", "num_nodes", "groups")
+    numbers = [name for name in wanted if name in shape and name != "operation"]
     wrong = [name for name in numbers if not _counts(shape[name])]
     if wrong:
         raise ProfileError(f"{where}: {wrong[0]} = {shape[wrong[0]]!r} is not a positive number")
     shape.update({name: int(shape[name]) for name in numbers})
     if kind == "collective":
-        try:
-            shape["operation"] = collective(str(shape["operation"]))
-        except ProfileError as error:
-            raise ProfileError(f"{where}: {error}") from None
-        if shape["num_ranks"] == 1:
-            raise ProfileError(f"{where}: one rank communicates with nobody; leave the row out")
-        if float(shape.get("num_nodes", 1)) > float(shape["num_ranks"]):
-            raise ProfileError(f"{where}: {shape['num_nodes']} nodes are more than {shape['num_ranks']} ranks")
+        _check_collective(where, shape)
     if kind == "copy" and "direction" in shape:
-        direction = DIRECTIONS.get(plain(str(shape["direction"])))
-        if direction is None:
-            raise ProfileError(
-                f"{where}: unknown direction {shape['direction']!r}{nearest(str(shape['direction']), DIRECTIONS)}"
-            )
-        shape["direction"] = direction
+        word = str(shape["direction"])
+        if plain(word) not in DIRECTIONS:
+            raise ProfileError(f"{where}: unknown direction {word!r}{nearest(word, DIRECTIONS)}")
+        shape["direction"] = DIRECTIONS[plain(word)]
     if kind == "attention":
         for name in ("causal", "backward"):
             if str(shape.get(name, "")).lower() in ("true", "yes", "false", "no"):
@@ -63,14 +56,15 @@ def check_shape(source: Source, where: str, kind: str, shape: Shape) -> None:
         shape["heads"] = shape["heads"] * shape.pop("batch", 1)  # type: ignore[operator]
 
 
-def _complete(source: Source, shape: Shape) -> None:
-    """What the user says of collectives where a table does not."""
-    for name, value in (("operation", source.operation), ("num_ranks", source.ranks), ("num_nodes", source.nodes)):
-        if value is not None and name not in shape:
-            shape[name] = value
-    shape.setdefault("num_nodes", 1)
-    if shape.get("groups") == 1:
-        del shape["groups"]
+def _check_collective(where: str, shape: Shape) -> None:
+    try:
+        shape["operation"] = collective(str(shape["operation"]))
+    except ProfileError as error:
+        raise ProfileError(f"{where}: {error}") from None
+    if shape["num_ranks"] == 1:
+        raise ProfileError(f"{where}: one rank communicates with nobody; leave the row out")
+    if float(shape.get("num_nodes", 1)) > float(shape["num_ranks"]):
+        raise ProfileError(f"{where}: {shape['num_nodes']} nodes are more than {shape['num_ranks']} ranks")
 
 
 def _counts(value: Any) -> bool:
@@ -83,27 +77,23 @@ def row_time(
     shape: Shape,
     times: Iterable[tuple[str, str, float]],
     rates: Iterable[tuple[str, str, str, float | None]],
+    empty: str,
 ) -> float:
     """The time of a row. [s]
 
     `times` are (column, cell, unit in s); `rates` are (column, cell, quantity, unit in FLOP/s or bytes/s; None where
-    unknown). No time and no rate, one that is no positive number, or two that disagree are a ProfileError.
+    unknown). No time and no rate, one that is no positive number, or two that disagree are a ProfileError; `empty` is
+    what it calls a cell without a time.
     """
-    found: dict[str, float] = {}
-    empty = ""
-    for name, cell, unit in times:
-        if cell:
-            found[name] = _positive_time(where, name, cell) * unit
-        else:
-            empty = empty or name
+    found = {name: _positive_time(where, name, cell) * unit for name, cell, unit in times}
     work = _work(kind, shape)
     for name, cell, quantity, unit in rates:
         amount = work.get("FLOP" if quantity == "flop" else "bytes")
-        if cell and unit and amount:
+        if unit and amount:
             factor = BUS_FACTOR[str(shape["operation"])](float(shape["num_ranks"])) if quantity == "busbw" else 1.0
             found[name] = amount * factor / (positive(where, name, cell) * unit)
     if not found:
-        raise ProfileError(f"{where}: {empty or 'the row'} is not a number, and no rate gives a time instead")
+        raise ProfileError(f"{where}: {empty} is not a number, and no rate gives a time instead")
     first, time_s = next(iter(found.items()))
     for name, other in found.items():
         if abs(math.log(other / time_s)) > _SAME:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.readers.cells import ALIASES, Row, Unmodelled, check_columns, number, override_cells
+from flopcast_calibration.readers.cells import ALIASES, FACTS, Row, Unmodelled, check_columns, number, override_cells
 from flopcast_calibration.readers.described import UNKNOWN, framework_name
 from flopcast_calibration.readers.families import family_of, sweep_of
 from flopcast_calibration.readers.open_fields import MemorySaving, Reading, read_scenarios
@@ -31,26 +31,8 @@ SIZES = ("layers", "hidden", "heads")
 REQUIRED = ("gpu", "num_gpus", *SIZES, "seq_len", "measured_value", "measured_unit")
 """Columns a file must have; the model's name can stand for its sizes."""
 
-UNITS = (
-    "iteration_s",
-    "tokens_per_s_per_gpu",
-    "tokens_per_s_per_node",
-    "tokens_per_s",
-    "samples_per_s",
-    "samples_per_s_per_gpu",
-    "tflops_per_gpu",
-    "mfu_pct",
-    "hfu_pct",
-)
-
 STEP_TIMES = (1e-6, 1e7)
 """A measurement that makes a step shorter or longer than this is in another unit than it says. [s]"""
-
-_ABOUT_THE_MEASUREMENT = {
-    "id", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention", "peak_tflops", "notes",
-}  # fmt: skip
-"""Columns that do not change what is simulated: rows that differ in these alone share their scenarios."""
-
 
 _CONVENTIONS = {"mfu_pct": "model", "hfu_pct": "executed"}
 """Convention of FLOPs that the names of shares of peak stand for."""
@@ -264,8 +246,8 @@ def read_run(
     precision, run = str(_cell(row, "precision")), _unmeasured(row, where)
     try:
         run = replace(run, measured=number(row, "measured_value"))
-        if run.unit not in UNITS:
-            raise Unmodelled(f"measured_unit {run.unit!r} is not one of {', '.join(UNITS)}")
+        if run.unit not in FACTS["units"]:
+            raise Unmodelled(f"measured_unit {run.unit!r} is not one of {', '.join(FACTS['units'])}")
         found = _known_scenarios(row, profile, {} if known is None else known)
         choices, inferred = found.choices, found.inferred
         if row.get("peak_tflops"):
@@ -321,7 +303,7 @@ def _check_measurement(run: Run, scenario: Scenario) -> None:
 
 
 def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: dict[Any, Any]) -> Reading:
-    key = repr({name: cell for name, cell in row.items() if name not in _ABOUT_THE_MEASUREMENT})
+    key = repr({name: cell for name, cell in row.items() if name not in FACTS["measurement"]})
     if key not in known:
         try:
             known[key] = read_scenarios(row, profile)

@@ -56,7 +56,7 @@ def gemm_time(
     last wave that is not full costs more than its share [1]_. A tile takes its k multiply-add steps and a fixed
     overhead, at a rate that falls with the tile's size. The library picks the best tile. No kernel is faster than its
     bytes or than the launch floor. Where bytes and multiplies take about as long, each hides the other only in part,
-    and the roofline's corner is round: `flopcast_calibration.refit` misses shapes left out of its fits by 9.0 % (A100)
+    and the roofline's corner is round: `tests.published_fits` misses shapes left out of its fits by 9.0 % (A100)
     and 5.2 % (V100) in the median, and by 10.4 % and 5.7 % with a sharp corner.
 
     m, n, k, batch : shape.

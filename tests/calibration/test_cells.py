@@ -7,9 +7,9 @@ import pytest
 from flopcast_calibration.readers.cells import (
     ABOUT_THE_RUN,
     ALIASES,
+    FACTS,
     check_columns,
     named_in,
-    names,
     override_cells,
 )
 from flopcast_calibration.readers.described import framework_name, machine_of, model_named
@@ -71,7 +71,7 @@ def test_names_of_machines(run_row):
         if (cluster["node"]["preset"], found, close) != (node, profile, True):
             wrong[gpu] = cluster["node"]["preset"], found, spec.gpu.memory_bytes
     assert wrong == {}
-    entries = [entry for entry in names("gpus") if not any(named_in(gpu, entry["name"]) for gpu, _ in expected)]
+    entries = [entry for entry in FACTS["gpus"] if not any(named_in(gpu, entry["name"]) for gpu, _ in expected)]
     assert entries == [], "say in `expected` how a table writes them"
     for gpu in ("", "TPU v4", "A10G", "RTX A1000", "MI250", "P100"):
         assert read_run(run_row(gpu=gpu), "").skipped.startswith(f"unknown GPU {gpu!r}; known: V100"), gpu
@@ -118,7 +118,7 @@ def test_names_of_frameworks():
         "Primus/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "PaddleNLP (PaddlePaddle fleet)": "paddlenlp", "SageMaker SMP": "sagemaker", "xFormers/in-house": "xformers", "lit-gpt (PyTorch FSDP)": "lit-gpt", "Alpa": "alpa", "MegaScale": "megascale",
     }  # fmt: skip
     assert {said: framework_name(said) for said in expected} == expected
-    assert set(names("frameworks").values()) <= set(preset_names("frameworks"))
+    assert set(FACTS["frameworks"].values()) <= set(preset_names("frameworks"))
 
 
 def test_a_row_is_of_the_time_that_its_framework_or_source_names(run_row):
@@ -145,17 +145,17 @@ def test_names_of_models():
 
 
 def test_every_name_stands_for_something_of_ours():
-    for entry in names("gpus"):
+    for entry in FACTS["gpus"]:
         assert entry["node"] in preset_names("nodes")
         assert entry["profile"] in [*preset_names("profiles"), "datasheet"]
         gpu = entry.get("gpu", {})
         changes = {key: value for key, value in gpu.items() if key != "preset"}
         GpuSpec.read({**load_preset("gpus", gpu.get("preset", "a100-sxm-80gb")), **changes}, "")
     assert all(
-        {file_name(name) for name in ClusterSpec.model_fields} >= each["set"].keys() for each in names("links").values()
+        {file_name(name) for name in ClusterSpec.model_fields} >= each["set"].keys() for each in FACTS["links"].values()
     )
-    assert all(fields.keys() <= StackSpec.model_fields.keys() for fields in names("kernels").values())
-    for word, lineage in names("lineages").items():
+    assert all(fields.keys() <= StackSpec.model_fields.keys() for fields in FACTS["kernels"].values())
+    for word, lineage in FACTS["lineages"].items():
         assert family_of({"source": f"The {word.title()} paper", "model_name": "X"}) == f"{lineage} / x"
 
 

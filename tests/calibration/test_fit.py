@@ -1,26 +1,29 @@
 """Fits find the parameters that made the data, shrug off an outlier, and give the shipped profile from its measurements."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from flopcast_calibration import points, refit
+from flopcast_calibration import points
 from flopcast_calibration.build import calibrate
-from flopcast_calibration.fit.kernels import GemmPoint, bounds_met, fit_gemm, fit_state, gemm_times
-from flopcast_calibration.fit.links import AllReducePoint, fit_all_reduce
-from flopcast_calibration.layer import FACTS, LayerPoint, fit_layer, layer_times, read_layer_points, with_layer_values
+from flopcast_calibration.fit import kernels
+from flopcast_calibration.fit.kernels import bounds_met, fit_gemm, fit_state, gemm_times
+from flopcast_calibration.fit.links import fit_all_reduce
+from flopcast_calibration.fit.solve import columns
 from flopcast_calibration.measurement import read_journal
 from sim.costs.collectives import Fabric, all_reduce
 from sim.costs.compute import gemm_time
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset, preset_names
 from sim.specs.loading import resolve
+from tests.published_fits import SOURCES, fit_layer, layer_scenarios, layer_times, refit
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
 SELENE = ClusterSpec.read(resolve("selene", "cluster"), "selene")
 PROFILE = Profile.read(load_preset("profiles", "a100"), "a100")
+DATA = Path(__file__).parents[2] / "calibration" / "data"
 
 # Two sets of values each, on either side of the priors.
 GEMM_TRUTHS = [
@@ -41,7 +44,7 @@ def multiplies(truth, noise=0.0, seed=1):
     k = np.round(2 ** rng.uniform(6, 14, 400))
     gemm = PROFILE.gemm.replace(**truth, alignment={})
     time = gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, gemm, 0.85) * np.exp(noise * rng.standard_normal(400))
-    return [GemmPoint(*point) for point in zip(m, n, k, time, strict=True)]
+    return kernels.multiplies(m, n, k, time)
 
 
 def reduces(truth, noise=0.0, seed=1):
@@ -51,17 +54,12 @@ def reduces(truth, noise=0.0, seed=1):
     link = PROFILE.nvlink.replace(**truth)
     net = Fabric(link, link, SELENE.node.nvlink_bandwidth_bytes_per_s, 1.0)
     time = all_reduce(nbytes, Group(ranks, ranks), net) * np.exp(noise * rng.standard_normal(len(ranks)))
-    return [AllReducePoint(int(n), *point) for n, *point in zip(ranks, nbytes, time, strict=True)]
+    return pd.DataFrame({"num_ranks": ranks, "nbytes": nbytes, "time_s": time})
 
 
 def spoilt(points, factor=4.0):
     """The points with the time of every fiftieth wrong, as by a GPU that was busy with something else."""
-    wrong = [type(point)(**{**as_dict(point), "time_s": factor * point.time_s}) for point in points[::50]]
-    return [*wrong, *(point for place, point in enumerate(points) if place % 50)]
-
-
-def as_dict(point):
-    return {name: getattr(point, name) for name in point.__dataclass_fields__}
+    return points.assign(time_s=points.time_s * np.where(np.arange(len(points)) % 50, 1.0, factor))
 
 
 def fit_multiplies(points):
@@ -93,8 +91,7 @@ def test_noise_and_outliers_hardly_move_it(measure, fit, truth):
     assert found.params[first] == pytest.approx(truth[first], rel=0.04)
     assert 0.01 < found.median_error < 0.04
     # What matters is the prediction: against the clean data it is right within a percent or two.
-    clean = np.array([point.time_s for point in measure(truth)])
-    dirty = np.array([point.time_s for point in measure(truth, noise=0.03)])
+    clean, dirty = measure(truth).time_s, measure(truth, noise=0.03).time_s
     assert np.median(np.abs(np.log(predict(fit, found, measure(truth)) / clean))) < 0.02
     assert np.median(np.abs(np.log(dirty / clean))) == pytest.approx(0.02, abs=0.008)
 
@@ -102,11 +99,9 @@ def test_noise_and_outliers_hardly_move_it(measure, fit, truth):
 def predict(fit, found, points):
     """Times of the same points by the fitted parameters."""
     if fit is fit_multiplies:
-        m, n, k = (np.array([getattr(point, name) for point in points]) for name in ("m", "n", "k"))
+        m, n, k = columns(points, "m", "n", "k")
         return gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, PROFILE.gemm.replace(**found.params, alignment={}), 0.85)
-    ranks, nbytes = (
-        np.array([getattr(point, name) for point in points], dtype=float) for name in ("num_ranks", "nbytes")
-    )
+    ranks, nbytes = columns(points, "num_ranks", "nbytes")
     link = PROFILE.nvlink.replace(**found.params)
     return all_reduce(nbytes, Group(ranks, ranks), Fabric(link, link, SELENE.node.nvlink_bandwidth_bytes_per_s, 1.0))
 
@@ -119,11 +114,9 @@ def test_unaligned_multiplies_set_the_rates_of_the_bounds_that_they_meet():
     gemm = PROFILE.gemm.replace(**GEMM_TRUTHS[0], alignment=own)
     rng = np.random.default_rng(2)
     aligned = 64 * rng.integers(4, 128, (60, 3))
-    points = [GemmPoint(*sizes, 0.0) for sizes in aligned.tolist()]
-    points += [GemmPoint(m, n, k - 62, 0.0, layout="nt") for m, n, k in aligned[:20].tolist()]
-    points += [GemmPoint(m, n - 63, k, 0.0) for m, n, k in aligned[20:40].tolist()]
-    times = gemm_times(points, A100, "fp16", gemm, 0.85)
-    points = [replace(point, time_s=time) for point, time in zip(points, times.tolist(), strict=True)]
+    m, n, k = np.concatenate([aligned, aligned[:20] - [0, 0, 62], aligned[20:40] - [0, 63, 0]]).T
+    points = kernels.multiplies(m, n, k, 0.0, layout=np.repeat(["nn", "nt", "nn"], (60, 20, 20)))
+    points = points.assign(time_s=gemm_times(points, A100, "fp16", gemm, 0.85))
     met = bounds_met(points, 2.0, bounds)
     assert set(met) == set(truth)
     found = fit_gemm(points, A100, "fp16", alignment=bounds, fitted=met).params
@@ -133,39 +126,31 @@ def test_unaligned_multiplies_set_the_rates_of_the_bounds_that_they_meet():
 
 @pytest.mark.parametrize("part", ["gemm", "nvlink"])
 def test_shipped_a100_profile_is_the_fit_of_published_measurements(part, measurements):
-    _, fit = refit.refit("a100", measurements)[part]
+    _, fit = refit("a100", measurements)[part]
     shipped = getattr(PROFILE, part)
     assert {name: getattr(shipped, name) for name in fit.params} == pytest.approx(fit.params, rel=0.02)
     assert PROFILE.residuals[part] == pytest.approx(fit.median_error, abs=0.002)
 
 
-# Korthikanti et al. 2022, table 4, in calibration/facts: what the rest of a layer's time is made of.
-LAYERS = read_layer_points(FACTS / "korthikanti-2022-table-4.yaml")
-
-
 def test_layer_fit_recovers_what_made_the_data():
     truth = {"memory_efficiency": 0.71, "hidden_share": 0.75}
-    points = []
-    for point in LAYERS:
-        profile = with_layer_values(point.scenario.profile, truth)
-        points.append(LayerPoint(point.scenario, *layer_times(point.scenario.replace(profile=profile))))
-    assert fit_layer(points).params == pytest.approx(truth, rel=0.03)
+    assert fit_layer(layer_times(layer_scenarios(), truth)).params == pytest.approx(truth, rel=0.03)
 
 
 def test_shipped_a100_profile_is_the_fit_of_the_published_layer():
     shipped = {"memory_efficiency": PROFILE.memory.efficiency, "hidden_share": PROFILE.nvlink.hidden_share}
-    assert fit_layer(LAYERS).params == pytest.approx(shipped, rel=0.02)
+    assert fit_layer().params == pytest.approx(shipped, rel=0.02)
 
 
 def test_every_shipped_profile_has_a_source_of_measurements():
-    measured_here = {path.stem for path in (FACTS.parent / "data").glob("*.jsonl")}
-    assert set(refit.SOURCES) | measured_here == set(preset_names("profiles"))
+    measured_here = {path.stem for path in DATA.glob("*.jsonl")}
+    assert set(SOURCES) | measured_here == set(preset_names("profiles"))
 
 
 def test_shipped_cpu_profile_is_the_fit_of_the_measurements_beside_it():
     shipped = Profile.read(load_preset("profiles", "cpu-2core"), "cpu-2core")
     node = ClusterSpec.read(resolve({"name": "cpu", "node": "cpu-host", "num_nodes": 1}, "cluster"), "cpu-host")
-    data = read_journal(FACTS.parent / "data" / shipped.provenance.raw_data)
+    data = read_journal(DATA / shipped.provenance.raw_data)
     base = PROFILE.replace(gemm=PROFILE.gemm.replace(alignment={}))
     fitted = calibrate("cpu-2core", data, node, base, draws=1).profile
     for section in ("gemm", "attention", "memory", "nvlink", "host", "residuals", "unseen"):
@@ -195,6 +180,6 @@ def test_kernels_that_carry_a_state_are_as_measured_on_an_h100():
     assert len(carried) >= 14
     assert found.params["state_speed"] == pytest.approx(1.0, abs=0.06)
     assert found.median_error < 0.1
-    slower = [replace(point, time_s=2 * point.time_s) for point in carried]
+    slower = carried.assign(time_s=2 * carried.time_s)
     half = fit_state(slower, GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100"))
     assert half.params["state_speed"] == pytest.approx(found.params["state_speed"] / 2)

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flopcast_calibration.build import calibrate, left_out
 from flopcast_calibration.fit.links import (
-    AllReducePoint,
     drawn_to,
     fit_all_reduce,
 )
@@ -104,6 +104,7 @@ def test_a_machine_that_is_the_profile_s_own_leaves_the_profile_as_it_is():
     cluster = ClusterSpec.read(resolve({"name": "node", "node": "dgx-h100", "num_nodes": 1}, "cluster"), "node")
     peak, eight = cluster.node.nvlink_bandwidth_bytes_per_s, Group(8, 8)
     fabric = Fabric(own, own, peak, 1.0, nvlink_shares("switch", 8))
-    points = [AllReducePoint(8, n, float(all_reduce(n, eight, fabric))) for n in 2.0 ** np.arange(13, 34)]
+    nbytes = 2.0 ** np.arange(13, 34)
+    points = pd.DataFrame({"num_ranks": 8, "nbytes": nbytes, "time_s": all_reduce(nbytes, eight, fabric)})
     found = fit_all_reduce(points, cluster, prior=drawn_to(own), in_switch=True).params
     assert found == pytest.approx({name: getattr(own, name) for name in found}, rel=0.01)

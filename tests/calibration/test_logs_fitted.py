@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.build import calibrate
-from flopcast_calibration.commands.measure import fit
+from flopcast_calibration.commands.measure import Fitting, fit
 from flopcast_calibration.measurement import Measurement, MeasurementSet, least_disturbed
 from flopcast_calibration.node import _is_called, measured_cluster, node_of
 from flopcast_calibration.readers import read_measurements
@@ -357,8 +357,8 @@ def test_a_machine_that_does_not_ship_is_given_by_its_file(tmp_path, monkeypatch
     log = tmp_path / "a2a.csv"
     rows = [f"all_to_all,32,4,{item.shape['nbytes']},{1e6 * item.time_s:.6g}" for item in exchanges(0.6)]
     log.write_text("\n".join(["operation,num_ranks,num_nodes,nbytes,time_us", *rows]))
-    fit([log], out=tmp_path / "mine.yaml", node="cluster.yaml", draws=1)
-    fit([tmp_path / "mine.jsonl"], out=tmp_path / "again.yaml", draws=1)
+    fit([log], out=tmp_path / "mine.yaml", how=Fitting(node="cluster.yaml", draws=1))
+    fit([tmp_path / "mine.jsonl"], out=tmp_path / "again.yaml", how=Fitting(draws=1))
     for name in ("mine", "again"):
         profile = Profile.read(load_file_as_preset(tmp_path / f"{name}.yaml"), name)
         assert profile.gpu == "Acme X1"

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopcast_calibration.readers import read_measurements
-from flopcast_calibration.readers.dtypes import DTYPES
-from flopcast_calibration.readers.table_columns import FLOP_RATES, TIMES
+from flopcast_calibration.readers.names import DTYPES, FLOP_RATES, TIMES
 from sim.errors import ProfileError
 
 

@@ -1,14 +1,15 @@
 """All-reduces across nodes: fits recover what made the data, and predict published ones they have not seen."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from flopcast_calibration.fit.network import NetworkPoint, fit_network
-from flopcast_calibration.multi_node import NETWORKS, all_to_all_efficiencies, read_points, score
+from flopcast_calibration.fit.network import fit_network
 from sim.costs.collectives import Fabric, all_reduce
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
+from tests.published_fits import NETWORKS, all_to_all_efficiencies, read_points, score
 
 PROFILE = Profile.read(load_preset("profiles", "h100"), "h100")
 PROFILE = PROFILE.replace(nvlink=PROFILE.nvlink.replace(in_switch_efficiency=None))  # as of NCCL_NVLS_ENABLE=0
@@ -22,7 +23,8 @@ def synthetic(truth, counts, noise=0.0):
     network = PROFILE.network.replace(**truth, shared_efficiency=None, job_efficiency=None)
     times = all_reduce(nbytes, Group(ranks, 8), Fabric(PROFILE.nvlink, network, 450e9, 25e9))
     times = times * np.exp(noise * np.random.default_rng(0).standard_normal(len(times)))
-    return [NetworkPoint(int(n), 8, 25e9, s, t) for n, s, t in zip(ranks, nbytes, times, strict=True)]
+    rows = {"num_ranks": ranks, "per_domain": 8, "network_bytes_per_s": 25e9, "nbytes": nbytes, "time_s": times}
+    return pd.DataFrame(rows)
 
 
 @pytest.mark.parametrize("trees", [True, False])
@@ -61,11 +63,11 @@ def test_published_all_reduces_across_nodes(measurements):
 def test_twenty_racks_are_predicted_from_one_and_two(measurements):
     racks = next(network for network in NETWORKS if "NVL72" in network.name)
     points = read_points(measurements, racks)
-    largest = sorted(points, key=lambda point: (point.num_ranks, point.nbytes))[-1]
-    assert (largest.num_ranks, largest.nbytes) == (1440, 2**34)
-    few = [point for point in points if point.num_ranks < 1440]
+    largest = points.sort_values(["num_ranks", "nbytes"]).iloc[-1:]
+    assert largest[["num_ranks", "nbytes"]].values.tolist() == [[1440, 2**34]]
+    few = points[points.num_ranks < 1440]
     found = fit_network(few, NODE_GB200, B200, in_switch=True, always=True)
-    misfit = fit_network([largest], NODE_GB200, B200, in_switch=True, always=True).misfit
+    misfit = fit_network(largest, NODE_GB200, B200, in_switch=True, always=True).misfit
     assert abs(np.expm1(misfit(found.params))) < 0.05  # half the pace of two racks: NVLS trees relay
 
 

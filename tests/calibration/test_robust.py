@@ -75,7 +75,7 @@ SMALL = """
 import sys
 from flopcast_calibration.bench import kernels, run
 run.kernel_cases = lambda *_: [kernels.gemm_case(64, 64, 16 * i, "float32", "nt") for i in range(1, 9)]
-run.collective_shapes = lambda ranks, quick, largest, per_node, device: (
+run.collective_shapes = lambda ranks, quick, largest, per_node: (
     {"operation": "all_reduce", "num_ranks": 2, "num_nodes": 1, "nbytes": 2**e} for e in range(10, {last})
 )
 run.interference_shapes = lambda *_: ()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flopcast_calibration.readers.cells import LARGEST
-from flopcast_calibration.readers.training_runs import REQUIRED, UNITS, read_rows, read_run, read_training_runs
+from flopcast_calibration.readers.training_runs import FACTS, REQUIRED, read_rows, read_run, read_training_runs
 from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
 from sim.errors import SpecError
@@ -24,7 +24,7 @@ CONVENTIONS = [
 # Units
 
 
-@given(measured=st.floats(1.0, 1e4), unit=st.sampled_from(UNITS), convention=st.sampled_from(CONVENTIONS))
+@given(measured=st.floats(1.0, 1e4), unit=st.sampled_from(FACTS["units"]), convention=st.sampled_from(CONVENTIONS))
 def test_units_can_be_turned_round(measured, unit, convention, run_row):
     run = read_run(run_row(measured_unit=unit, flops_convention=convention, measured_value=measured), "row 1")
     assert run.skipped is None

@@ -276,7 +276,7 @@ def plans() -> Jobs:
 def shared() -> Jobs:
     """Return what does not ship, or takes long: collected tables of runs and memory, public reports, corpora, networks."""
     jobs: Jobs = {
-        "validate network": lambda: [asdict(row) for row in network_rows()],
+        "validate network": lambda: [row._asdict() for row in network_rows()],
         "validate strategies": partial(ask_json, "validate", "strategies"),
     }
     place = shared_folder()

@@ -25,7 +25,7 @@ SKIPPED = (
     "validate strategies", "mcp",
 )  # fmt: skip
 """Verbs that measure this machine, take nothing and compare hundreds of estimates with a paper, or wait for a client."""
-UNTRIED = ("update_intervals", "transfer")
+UNTRIED = ("transfer",)
 """Options that rewrite what ships, or compare hundreds of estimates."""
 SELDOM = {
     "validate": 0.5, "search": 0.3, "shortest": 0.2, "report": 0.2, "timeline": 0.4, "train": 0.6, "simulate": 0.6,

@@ -22,7 +22,7 @@ TENSOR = float(needed_intensity(A100, 600e9) / tensor_intensity(X160.hidden_size
 
 
 def test_x160():
-    assert (X160.hidden_size, X160.sequence_length, X160.num_heads) == (25600, 2560, 160)
+    assert (X160.hidden_size, X160.sequence_length) == (25600, 2560)
     assert X160.params == pytest.approx(1.258e12, rel=1e-3)
     assert X160.critical_batch_sequences == pytest.approx(2417, abs=1)
     assert X160.critical_batch_tokens == pytest.approx(6.19e6, rel=2e-3)

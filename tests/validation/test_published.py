@@ -15,8 +15,9 @@ from scored import shipped_runs
 from flopcast_calibration.readers.cells import check_columns
 from flopcast_calibration.readers.training_runs import read_rows, read_runs
 from flopcast_validation.run import WILD, published_runs, runs_tables, score
+from flopcast_validation.runs import Listing
 from flopcast_validation.runs.intervals import left_out_coverage
-from flopcast_validation.runs.listing import Listing, print_runs
+from flopcast_validation.runs.listing import print_runs
 from flopcast_validation.runs.report import HEADLINES, markdown_table
 from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
 from sim import estimate, load_scenario

@@ -8,8 +8,7 @@ import pytest
 from scored import score_runs
 
 from flopcast_validation.runs.biases import biases
-from flopcast_validation.runs.sweep_summary import oracle_regret, spread_of, summaries_of
-from flopcast_validation.runs.sweeps import GOAL, sweeps_of
+from flopcast_validation.runs.sweeps import GOAL, oracle_regret, spread_of, summaries_of, sweeps_of
 
 LAYOUTS = [
     {"tp": tp, "pp": pp, "dp": 16 // tp // pp, "micro_batch_seqs": size}

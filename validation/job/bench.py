@@ -7,8 +7,10 @@ computing is nothing, and what two processes on two cores cost each other.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -136,16 +138,9 @@ def cold(case: Case) -> Case:
     """
 
     def prepare(device: str) -> Callable[[], Any]:
-        calls = [case.prepare(device) for _ in range(_COPIES)]
-        kept: list[Any] = [None] * _COPIES
-        turn = 0
-
-        def call() -> None:
-            nonlocal turn
-            kept[turn] = calls[turn]()
-            turn = (turn + 1) % _COPIES
-
-        return call
+        calls = itertools.cycle([case.prepare(device) for _ in range(_COPIES)])
+        kept = deque[Any](maxlen=_COPIES)
+        return lambda: kept.append(next(calls)())
 
     return Case(case.kind, case.shape, prepare)
 

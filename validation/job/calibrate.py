@@ -145,9 +145,8 @@ def _collectives(bench: Bench, most: int) -> list[Measured]:
     most : ranks of the largest group.
     """
     gpu = bench.device == "cuda"
-    operations = ("all_reduce", "all_gather", "reduce_scatter", "send")
-    if any(cut.ep > 1 for cut in bench.suite):
-        operations = (*operations, "all_to_all")
+    experts = ("all_to_all",) if any(cut.ep > 1 for cut in bench.suite) else ()
+    operations = ("all_reduce", "all_gather", "reduce_scatter", "send", *experts)
     largest = 30 if gpu and bench.patience_s else 25
     sizes = [2**exponent for exponent in range(12, largest + 1, 1 if bench.patience_s else 2)]
     inside = [size for size in (2, 4, 8) if size <= min(most, bench.ranks_per_node)] if gpu else [2]
@@ -199,10 +198,8 @@ def _measure_host(bench: Bench, machine: CalibratedMachine) -> dict[tuple[Config
     bench.report("host times")
     together = max(cut.num_ranks for cut in blocks)
     found = bench.ask("host", together, cuts=[asdict(cut) for cut in blocks])["host"]
-    times = {
-        (cut, False): _without_kernels(measured, cut, bench, machine)
-        for cut, measured in zip(blocks, found, strict=True)
-    }
+    pairs = zip(blocks, found, strict=True)
+    times = {(cut, False): _without_kernels(measured, cut, bench, machine) for cut, measured in pairs}
     plain = times[Configuration(), False]["runner_s"]
     for cut, _ in times:
         if cut.zero_stage == 3:

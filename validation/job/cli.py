@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.commands.options import examples
+from flopcast_validation.tables import Columns, cell, table_of
 from sim.errors import SpecError, nearest
 from sim.files import write_text
 
@@ -17,48 +17,45 @@ if TYPE_CHECKING:
     from flopcast_validation.job.choose import Choice
     from flopcast_validation.job.compare import JobResult
 
-_COLUMNS = ("configuration", "predicted", "measured", "error", "loss Δ")
+COLUMNS: Columns = {
+    "configuration": lambda row: row.configuration.name,
+    "predicted": lambda row: f"{row.predicted_s * 1e3:,.0f} ms",
+    "measured": lambda row: f"{row.measured_s * 1e3:,.0f} ms",
+    "error": "error:+.1%",
+    "loss Δ": "loss_error:.0e",
+    "others' share": "foreign_share:.0%",
+}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command(
-        name="job",
-        epilog=examples(
-            "validate job --quick",
-            "validate job --json job.json --figure job.png",
-            "validate job --device cpu --size tiny",
-        ),
-    )(job)
+@dataclass(frozen=True, slots=True)
+class Comparing:
+    """How configurations are run, and what is kept of it.
 
+    out --json OUT : Write rows and facts as JSON.
+    figure : Draw a measured and the simulated timeline (.png or .svg).
+    keep : Folder for the raw measurements; those it holds are not taken again.
+    """
 
-def job(
-    quick: Annotated[bool, typer.Option("--quick", help="Three small configurations, for CI.")] = False,
-    size: Annotated[
-        str,
-        typer.Option(
-            help="Model size: tiny, small (0.35 B parameters), medium (1.3 B), large (6.7 B); auto is tiny on a CPU, "
-            "on GPUs the largest that one of them trains."
-        ),
-    ] = "auto",
-    repeats: Annotated[int, typer.Option(min=1, help="How many times to run all configurations.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5,
-    device: Annotated[str, typer.Option(help="cuda, cpu, or auto.")] = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="How many times to run all configurations.")] = 1
+    steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5
     patience: Annotated[
         float,
         typer.Option(min=0, help="Seconds to wait for other programs to leave the machine alone; 0 with --quick."),
-    ] = 60.0,
-    out: Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write rows and facts as JSON.")] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="Draw a measured and the simulated timeline (.png or .svg).")
-    ] = None,
-    keep: Annotated[
-        Path | None, typer.Option(help="Folder for the raw measurements; those it holds are not taken again.")
-    ] = None,
-) -> None:
+    ] = 60.0
+    out: Path | None = None
+    figure: Path | None = None
+    keep: Path | None = None
+
+
+def job(*, quick: bool = False, size: str = "auto", device: str = "auto", how: Comparing) -> None:
     """Train a GPT for real, cut in many ways; predict each step time before it runs, and compare.
 
     Needs torch. Uses the GPUs of this machine, or those of several under torchrun. Ctrl-C keeps what was measured.
+
+    quick : Three small configurations, for CI.
+    size : Model size: tiny, small (0.35 B parameters), medium (1.3 B), large (6.7 B); auto is tiny on a CPU, on GPUs
+        the largest that one of them trains.
+    device : cuda, cpu, or auto.
     """
     from flopcast_calibration.bench.run import pick_device
 
@@ -75,23 +72,13 @@ def job(
         others.follow()
         return
     try:
-        choice = choose(size, quick, chosen)
-        _compare(choice, chosen, steps, repeats, 0.0 if quick else patience, out, figure, keep)
+        _compare(choose(size, quick, chosen), chosen, 0.0 if quick else how.patience, how)
     finally:
         if others is not None:
             others.release()
 
 
-def _compare(
-    choice: Choice,
-    device: str,
-    steps: int,
-    repeats: int,
-    patience_s: float,
-    out: Path | None,
-    figure: Path | None,
-    keep: Path | None,
-) -> None:
+def _compare(choice: Choice, device: str, patience_s: float, how: Comparing) -> None:
     import tempfile
 
     from rich.console import Console
@@ -103,41 +90,33 @@ def _compare(
     console = Console(highlight=False)
     for line in choice.notes:
         console.print(line, style="dim")
-    with tempfile.TemporaryDirectory() as folder:
-        if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
-        with console.status("calibrating") as status:
-            machine, facts = calibrate_machine(
-                shape,
-                suite,
-                device,
-                keep or Path(folder),
-                patience_s,
-                lambda what: status.update(f"calibrating: {what}"),
-            )
+    with tempfile.TemporaryDirectory() as folder, console.status("calibrating") as status:
+        kept = how.keep or Path(folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        machine, facts = calibrate_machine(
+            shape, suite, device, kept, patience_s, lambda what: status.update(f"calibrating: {what}")
+        )
     rows = predict_all(shape, suite, machine)
-    console.print(_line(_COLUMNS), style="bold")
+    console.print(_line([*COLUMNS][:-1]), style="bold")
 
     def report(row: JobResult, repeat: int) -> None:
-        cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
-        if repeats > 1 and row is rows[0]:
-            console.print(f"repeat {repeat + 1} of {repeats}", style="dim")
-        console.print(_line((*cells, f"{row.loss_error:.0e}")))
-        if out is not None:
-            _write(out, shape, rows, facts)
+        if how.repeats > 1 and row is rows[0]:
+            console.print(f"repeat {repeat + 1} of {how.repeats}", style="dim")
+        console.print(_line([cell(row, how) for how in COLUMNS.values()][:-1]))
+        if how.out is not None:
+            _write(how.out, shape, rows, facts)
 
     interrupted = False
     try:
-        measure_all(rows, shape, device, steps, repeats, patience_s, report)
+        measure_all(rows, shape, device, how.steps, how.repeats, patience_s, report)
     except KeyboardInterrupt:
         interrupted = True
         console.print("interrupted; what was measured counts")
     done = [row for row in rows if row.seconds]
     if done:
-        _conclude(console, done, figure)
-    if out is not None and done:
-        _write(out, shape, rows, facts)
-        console.print(f"written: {out}")
+        _conclude(console, done, how.figure)
+        if how.out is not None:
+            console.print(f"written: {how.out}")
     if interrupted:
         raise typer.Exit(130)
 
@@ -146,15 +125,9 @@ def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
     """The table as it stands after all repeats, its summary, and the figure."""
     from flopcast_validation.job.compare import summary
     from flopcast_validation.job.figure import draw
-    from sim.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="median over the repeats", title_justify="left")
-    for name in (*_COLUMNS, "others' share"):
-        table.add_column(name, justify="left" if name == "configuration" else "right")
-    for row in done:
-        cells = (row.configuration.name, _ms(row.predicted_s), _ms(row.measured_s), f"{row.error:+.1%}")
-        table.add_row(*cells, f"{row.loss_error:.0e}", f"{row.foreign_share:.0%}")
-    console.print(table)
+    console.print("median over the repeats", style="italic")
+    console.print(table_of(COLUMNS, done))
     found = summary(done)
     console.print(
         f"{found['configurations']} configurations: absolute error {found['median_abs_error']:.1%} in the median, "
@@ -182,9 +155,6 @@ def _write(path: Path, shape: Any, rows: list[JobResult], facts: dict[str, Any])
     write_text(path, json.dumps(data, indent=1) + "\n")
 
 
-def _line(cells: tuple[str, ...]) -> str:
+def _line(cells: list[str]) -> str:
+    """Cells of a row while others are still measured."""
     return f"{cells[0]:42}" + "".join(f"{cell:>9}" for cell in cells[1:])
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms"

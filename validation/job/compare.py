@@ -47,16 +47,9 @@ class JobResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        return {
-            **self.configuration.to_dict(),
-            "predicted_s": self.predicted_s,
-            "measured_s": self.measured_s,
-            "error": self.error,
-            "repeats_s": self.seconds,
-            "losses": self.losses,
-            "loss_error": self.loss_error,
-            "foreign_share": self.foreign_share,
-        }
+        names = ("predicted_s", "measured_s", "error", "losses", "loss_error", "foreign_share")
+        found = {name: getattr(self, name) for name in names}
+        return {**self.configuration.to_dict(), **found, "repeats_s": self.seconds}
 
 
 def predict_all(shape: GptShape, suite: tuple[Configuration, ...], machine: CalibratedMachine) -> list[JobResult]:
@@ -121,12 +114,11 @@ def summary(rows: list[JobResult]) -> dict[str, float]:
     """Median, mean and largest absolute relative error, and Kendall's tau between predicted and measured times."""
     done = [row for row in rows if row.seconds]
     errors = [abs(row.error) for row in done]
-    pairs = [(row.predicted_s, row.measured_s) for row in done]
-    tau = float(kendalltau(*zip(*pairs, strict=True)).statistic) if len(done) > 1 else 1.0
+    predicted, measured = ([getattr(row, name) for row in done] for name in ("predicted_s", "measured_s"))
     return {
         "configurations": len(done),
         "median_abs_error": statistics.median(errors),
-        "mean_abs_error": sum(errors) / len(errors),
+        "mean_abs_error": statistics.fmean(errors),
         "max_abs_error": max(errors),
-        "kendall_tau": tau,
+        "kendall_tau": float(kendalltau(predicted, measured).statistic) if len(done) > 1 else 1.0,
     }

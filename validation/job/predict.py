@@ -86,42 +86,24 @@ def scenario_of(
     `cores` are those that processes share on a CPU (None where every rank has a device), `nodes` the machines and the
     ranks on each (default: one machine).
     """
-    machine: dict[str, Any] = {"preset": node}
-    if nodes is not None:
-        machine["gpus_per_node"] = nodes[1]
-    stack = STACK
+    num_nodes, per_node = nodes or (1, None)
+    machine = {"preset": node} | ({"gpus_per_node": per_node} if per_node else {})
     if cores is not None:
         machine |= {"cores": cores, "nvlink_bandwidth": _LOOPBACK}
-    else:
-        stack = stack | _STACK_GPU
-    if shape.precision == "bf16":
-        stack = stack | _STACK_BF16
-    names = ("tp", "cp", "pp", "dp", "ep", "microbatch_size", "schedule", "num_chunks", "recompute")
-    experts: dict[str, int] = {}
+    stack = STACK | (_STACK_GPU if cores is None else {}) | (_STACK_BF16 if shape.precision == "bf16" else {})
+    sizes = {name: getattr(shape, name) for name in ("num_layers", "hidden_size", "num_heads", "vocab_size")}
     if cut.num_experts:
-        experts = {"num_experts": cut.num_experts, "experts_per_token": cut.experts_per_token}
-        experts["expert_intermediate_size"] = expert_width(shape, cut)
+        sizes |= {"num_experts": cut.num_experts, "experts_per_token": cut.experts_per_token}
+        sizes |= {"expert_intermediate_size": expert_width(shape, cut)}
+    names = ("tp", "cp", "pp", "dp", "ep", "microbatch_size", "schedule", "num_chunks", "recompute")
+    plan = {name: getattr(cut, name) for name in names}
+    batch = {"global_batch_size": cut.global_batch_size, "sequence_length": shape.sequence_length}
     description: dict[str, Any] = {
         "name": cut.name,
-        "model": {
-            "num_layers": shape.num_layers,
-            "hidden_size": shape.hidden_size,
-            "num_heads": shape.num_heads,
-            "vocab_size": shape.vocab_size,
-            "max_sequence_length": shape.sequence_length,
-            "tied_embeddings": False,
-            **experts,
-        },
-        "cluster": {"name": "this machine", "node": machine, "num_nodes": 1 if nodes is None else nodes[0]},
-        "plan": {
-            **{name: getattr(cut, name) for name in names},
-            "zero_stage": cut.zero_stage if cut.num_replicas > 1 else 0,
-        },
-        "training": {
-            "global_batch_size": cut.global_batch_size,
-            "sequence_length": shape.sequence_length,
-            "precision": shape.precision,
-        },
+        "model": {**sizes, "max_sequence_length": shape.sequence_length, "tied_embeddings": False},
+        "cluster": {"name": "this machine", "node": machine, "num_nodes": num_nodes},
+        "plan": {**plan, "zero_stage": cut.zero_stage if cut.num_replicas > 1 else 0},
+        "training": {**batch, "precision": shape.precision},
         "stack": stack,
         "profile": profile if isinstance(profile, str) else profile.model_dump(),
     }

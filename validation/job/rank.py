@@ -19,6 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
+from flopcast_calibration.bench.ranks import process_group
 from flopcast_validation.job.device import let_go
 
 TIMEOUT = timedelta(minutes=5)
@@ -44,13 +45,10 @@ def joined(device: str, **where: Any) -> Iterator[None]:
 
     where : rank, world_size, and the store or init_method by which they meet; default what torchrun says.
     """
-    # On GPUs gloo stands beside NCCL, for numbers that the hosts send each other.
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=TIMEOUT, **where)
     try:
-        yield
+        with process_group(device, timeout=TIMEOUT, **where):
+            yield
     finally:
-        dist.destroy_process_group()
         let_go(device)
 
 

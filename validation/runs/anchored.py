@@ -7,8 +7,7 @@ same way as `flopcast anchor` and `calibrate from-runs` take them, and the other
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import exp, log
+from math import exp
 from random import Random
 from typing import NamedTuple
 
@@ -16,15 +15,14 @@ import numpy as np
 
 from flopcast_calibration.from_runs import as_driven, drawn_to
 from flopcast_calibration.priors import priors
-from flopcast_calibration.readers.families import lineage_of
-from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.scored import Scored, modelled
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.report.terminal import grouped
 from sim.specs import Scenario
 from sim.specs.profile import MeasuredRun
 from sim.specs.values import place_of, start_of, with_values
-from sim.uncertainty import Doubt, Spreads, facts_of, measured_doubts, measured_run, reach_of
+from sim.uncertainty import Doubt, Spreads, measured_run
 
 GIVEN = (1, 3)
 """Runs that are given."""
@@ -41,17 +39,7 @@ class Anchored(NamedTuple):
 
 def sources(scored: Sequence[Scored]) -> dict[tuple[str, str, str], list[Scored]]:
     """Predicted runs by lineage, source and GPU."""
-    known = (item for item in scored if item.error is not None and item.scenario is not None)
-    return grouped(((lineage_of(each.run.family), each.run.source, each.scenario.profile.gpu), each) for each in known)
-
-
-MOST = 24
-"""Runs of a source that intervals after measured runs are learnt from."""
-
-
-def thinned(scored: Sequence[Scored]) -> list[Scored]:
-    """At most MOST runs of each source, evenly sampled."""
-    return [item for items in sources(scored).values() for item in items[:: -(-len(items) // MOST)]]
+    return grouped(((each.lineage, each.run.source, each.scenario.profile.gpu), each) for each in modelled(scored))
 
 
 def after_runs(
@@ -98,18 +86,8 @@ def choices(size: int, count: int, seed: str) -> Iterator[tuple[int, ...]]:
             yield chosen
 
 
-def doubt_of_run(item: Scored) -> Doubt:
-    """What an interval needs of a predicted run."""
-    return Doubt(dict(item.shares), facts_of(item.scenario), place_of(item.scenario), size_of(item))
-
-
 def _driven(item: Scored) -> Doubt:
-    return as_driven(doubt_of_run(item), item.scenario)
-
-
-def size_of(item: Scored) -> float:
-    """Logarithm of the measured step time over the predicted one."""
-    return -log(1.0 + (item.error or 0.0))
+    return as_driven(item.doubt, item.scenario)
 
 
 def _anchored(
@@ -120,9 +98,8 @@ def _anchored(
     times : step times of scenarios as they stand, by identity, where they are known. [s]
     """
     scenario = given[0].scenario
-    doubts = [_driven(item) for item in given]
     start = {name: start_of(scenario, name) for name in priors()}
-    drawn = drawn_to(start, doubts, first_order)
+    drawn = drawn_to(start, [_driven(item) for item in given], first_order)
     factors: dict[int, float] = {}
 
     def factor(item: Scored) -> float:
@@ -134,16 +111,13 @@ def _anchored(
             if first_order is not None:
                 factors[key] = exp(_slope(own, values, _driven(item)))
             else:
-                times.setdefault(key, 0.0)
-                times[key] = times[key] or estimate(item.scenario).step_time_s
+                times[key] = times.get(key) or estimate(item.scenario).step_time_s
                 factors[key] = estimate(with_values(item.scenario, values)).step_time_s / times[key]
         return factors[key]
 
-    told = tuple(map(_told, given))
-    after = []
-    for item in rest:
-        after.append(predicted_as(item, _after(item.scenario, told), item.step_time_s * factor(item)))
-    return Anchored(tuple(rest), tuple(after))
+    told = tuple(MeasuredRun(name=measured_run(item.scenario), **item.doubt._asdict()) for item in given)
+    after = tuple(item.timed(_after(item.scenario, told), item.step_time_s * factor(item)) for item in rest)
+    return Anchored(tuple(rest), after)
 
 
 def _slope(before: Mapping[str, float], after: Mapping[str, float], doubt: Doubt) -> float:
@@ -153,26 +127,7 @@ def _slope(before: Mapping[str, float], after: Mapping[str, float], doubt: Doubt
     return sum(doubt.shares.get(part, 0.0) * float(np.mean(each)) for part, each in sizes.items())
 
 
-def _told(item: Scored) -> MeasuredRun:
-    """What a measured run tells of others."""
-    return MeasuredRun(name=measured_run(item.scenario), **doubt_of_run(item)._asdict())
-
-
 def _after(scenario: Scenario, told: tuple[MeasuredRun, ...]) -> Scenario:
     """The scenario as if its profile had been drawn to these measured runs."""
     provenance = scenario.profile.provenance.model_copy(update={"measured": told})
     return scenario.model_copy(update={"profile": scenario.profile.model_copy(update={"provenance": provenance})})
-
-
-def predicted_as(item: Scored, scenario: Scenario, step_time_s: float) -> Scored:
-    """The run with another prediction, and the interval that goes with its scenario."""
-    item = replace(item, scenario=scenario)
-    down, up = reach_of(doubt_of_run(item), measured_doubts(scenario))
-    ends = sorted(item.run.in_unit(step_time_s * exp(side), scenario) for side in (-down, up))
-    return replace(
-        item,
-        predicted=item.run.in_unit(step_time_s, scenario),
-        step_time_s=step_time_s,
-        error=step_time_s / item.run.step_time_s(scenario) - 1.0,
-        interval=(ends[0], ends[1]),
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log, log2
+from math import log2
 
 import numpy as np
 
@@ -28,30 +28,21 @@ def biases(items: Sequence[Scored], least: int = 10) -> dict[str, tuple[float, f
     A least-squares fit to all axes at once with a constant of its own for every sweep, so that only what differs within
     sweeps counts; `least` runs must differ along an axis within theirs. Positive: we find more of it too slow.
     """
-    rows: list[np.ndarray] = []
-    errors: list[np.ndarray] = []
-    for members in members_of(items).values():
-        if len({plan_of(item) for item in members}) < FEWEST:
-            continue
-        table = np.array([[axis(plan_of(item)) for axis in AXES.values()] for item in members])
-        rows.append(table - table.mean(axis=0))
-        own = np.array([log(1.0 + (item.error or 0.0)) for item in members])
-        errors.append(own - own.mean())
-    if not rows:
+    sweeps = [own for own in members_of(items).values() if len({plan_of(item) for item in own}) >= FEWEST]
+    if not sweeps:
         return {}
-    table, error = np.concatenate(rows), np.concatenate(errors)
+    tables = (np.array([[*(axis(plan_of(i)) for axis in AXES.values()), -i.log_error] for i in own]) for own in sweeps)
+    within = np.concatenate([table - table.mean(axis=0) for table in tables])
+    table, error = within[:, :-1], within[:, -1]
     moved = (np.abs(table) > 1e-9).sum(axis=0)
     used = [index for index in range(len(AXES)) if moved[index] >= least]
-    if not used or len(error) <= len(rows) + len(used):
+    free = len(error) - len(sweeps) - len(used)
+    if not used or free <= 0:
         return {}
     slopes, _, rank, _ = np.linalg.lstsq(table[:, used], error, rcond=None)
     if rank < len(used):
         return {}
     left = error - table[:, used] @ slopes
-    variance = float(left @ left) / (len(error) - len(rows) - len(used))
-    widths = np.sqrt(variance * np.diag(np.linalg.inv(table[:, used].T @ table[:, used])))
-    names = list(AXES)
-    return {
-        names[index]: (float(slope), float(width), int(moved[index]))
-        for index, slope, width in zip(used, slopes, widths, strict=True)
-    }
+    widths = np.sqrt(float(left @ left) / free * np.diag(np.linalg.inv(table[:, used].T @ table[:, used])))
+    rows = zip(used, slopes.tolist(), widths.tolist(), strict=True)
+    return {list(AXES)[index]: (slope, width, int(moved[index])) for index, slope, width in rows}

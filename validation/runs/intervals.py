@@ -12,17 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import lgamma, log
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
-import sim.uncertainty
-from flopcast_calibration.readers.families import lineage_of
-from flopcast_validation.runs.anchored import doubt_of_run, size_of
-from flopcast_validation.runs.scored import Scored
-from sim.files import write_text
+from flopcast_validation.runs.scored import Scored, modelled
 from sim.report.terminal import grouped
 from sim.specs.values import doublings
 from sim.uncertainty import (
@@ -76,7 +71,7 @@ def lineage_left_out(item: Scored) -> str:
     """What is left out together: framework and organisation; of GPUs known by their datasheets a family of GPUs."""
     if item.scenario.profile.provenance.of_datasheet:
         return item.run.choices[0].profile.gpu
-    return lineage_of(item.run.family)
+    return item.lineage
 
 
 def known_only(scored: Sequence[Scored]) -> list[Scored]:
@@ -86,18 +81,15 @@ def known_only(scored: Sequence[Scored]) -> list[Scored]:
 
 def published_by_kind(scored: Sequence[Scored]) -> dict[str, dict[str, set[str]]]:
     """Return the ids of runs of known frameworks on measured GPUs, by kind and lineage."""
-    found: dict[str, dict[str, set[str]]] = {}
-    for item in known_only(scored):
-        if item.error is not None and item.scenario and not item.scenario.profile.provenance.of_datasheet:
-            lineages = found.setdefault(kind_of(item.scenario), {})
-            lineages.setdefault(lineage_of(item.run.family), set()).add(item.run.id)
-    return found
+    known = (item for item in known_only(modelled(scored)) if not item.scenario.profile.provenance.of_datasheet)
+    kinds = grouped((kind_of(item.scenario), (item.lineage, item.run.id)) for item in known)
+    return {kind: {name: set(ids) for name, ids in grouped(pairs).items()} for kind, pairs in kinds.items()}
 
 
 def doubt_left_out(item: Scored, published: Mapping[str, Mapping[str, set[str]]]) -> Doubt:
     """What the interval of a run needs, as if runs of its lineage were not published."""
-    others = set(published.get(kind_of(item.scenario), ())) - {lineage_of(item.run.family)}
-    return doubt_of_run(item)._replace(facts=facts_of(item.scenario, len(others)))
+    others = set(published.get(kind_of(item.scenario), ())) - {item.lineage}
+    return item.doubt._replace(facts=facts_of(item.scenario, len(others)))
 
 
 def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) -> Spreads:
@@ -135,8 +127,8 @@ def learn(batches: Batches, keep: Callable[[str], bool] = lambda lineage: True) 
         published={
             kind: (len(lineages), len(set.union(*lineages.values()))) for kind, lineages in sorted(published.items())
         },
-        runs=len({item.run.id for batch in batches for item in batch if item.error is not None}),
-        lineages=len({lineage_of(item.run.family) for item in batches[0] if item.error is not None}),
+        runs=len({item.run.id for batch in batches for item in modelled(batch)}),
+        lineages=len({item.lineage for item in modelled(batches[0])}),
     )
 
 
@@ -144,8 +136,7 @@ def _sources(
     batch: Sequence[Scored], published: Mapping[str, Mapping[str, set[str]]], keep: Callable[[str], bool]
 ) -> Iterator[Source]:
     """A batch's sources, where their lineages count."""
-    known = (item for item in batch if item.error is not None and item.scenario is not None)
-    kept = (item for item in known if keep(lineage_left_out(item)))
+    kept = (item for item in modelled(batch) if keep(lineage_left_out(item)))
     for items in grouped(((item.run.source, item.scenario.profile.gpu), item) for item in kept).values():
         sample = items[:: -(-len(items) // MOST)]
         doubts = [doubt_left_out(item, published) for item in sample]
@@ -155,7 +146,7 @@ def _sources(
             np.array([[doubt.shares.get(part, 0.0) for part in PARTS] for doubt in doubts]),
             np.array(facts, float),
             doublings(places, places, APART),
-            np.array([size_of(item) for item in sample]),
+            np.array([item.log_error for item in sample]),
             len(sample) ** -0.5,
         )
 
@@ -207,7 +198,7 @@ class Hit(NamedTuple):
     def inside(self) -> bool:
         """Whether the run lies in the interval."""
         down, up = (side * self.spread for side in self.sides)
-        return -down <= size_of(self.item) <= up
+        return -down <= self.item.log_error <= up
 
 
 def left_out(
@@ -228,7 +219,7 @@ def left_out(
         table = tables[fold[lineage_left_out(item)]]
         return Hit(item, spread_of(doubt_left_out(item, published), measured_doubts(item.scenario), table))
 
-    hits = [[tried(item) for item in batch if item.error is not None] for batch in (*batches, *after(whole))]
+    hits = [[tried(item) for item in modelled(batch)] for batch in (*batches, *after(whole))]
     every = [hit for batch in hits for hit in batch]
     sides = [_sides([hit for hit in every if fold[lineage_left_out(hit.item)] != left]) for left in range(FOLDS)]
     hits = [[hit.reaching(sides[fold[lineage_left_out(hit.item)]]) for hit in batch] for batch in hits]
@@ -248,7 +239,7 @@ def _sides(hits: Sequence[Hit]) -> tuple[float, float]:
     """
     own = [hit for hit in hits if not hit.item.fitted] or hits
     counts = Counter(lineage_left_out(each.item) for each in own)
-    sizes = np.array([*NORMAL_SIZES, *(size_of(each.item) / each.spread for each in own)])
+    sizes = np.array([*NORMAL_SIZES, *(each.item.log_error / each.spread for each in own)])
     of_normal = [3.0 / len(NORMAL_SIZES)] * len(NORMAL_SIZES)
     weights = np.array([*of_normal, *(counts[lineage_left_out(each.item)] ** -0.5 for each in own)])
     return reached(-sizes, weights), reached(sizes, weights)
@@ -261,29 +252,9 @@ def reached(sizes: np.ndarray, weights: np.ndarray) -> float:
     return float(sizes[order][np.searchsorted(held, LEVEL * held[-1])])
 
 
-def write_intervals(spreads: Spreads, path: Path | None = None) -> None:
-    """Rewrite `sim/presets/intervals.yaml`."""
-    lines = [
-        "# How far step times are off, as standard deviations of logarithms; flopcast validate --update-intervals",
-        "parts:  # of the seconds of what a step is made of",
-        *(f"  {name}: {size:.3f}" for name, size in spreads.parts.items()),
-        "facts:  # factors on these",
-        *(f"  {name}: {factor:.3f}" for name, factor in spreads.facts.items()),
-        "apart:  # by what share two runs tell less of each other for each doubling of what they differ in",
-        *(f"  {name}: {rate:.3f}" for name, rate in spreads.apart.items()),
-        f"reach: [{spreads.reach[0]:.3f}, {spreads.reach[1]:.3f}]  # how many of them the interval reaches down and up",
-        "published:  # lineages and runs by GPU, sharding and precision",
-        *(f'  "{kind}": [{lineages}, {runs}]' for kind, (lineages, runs) in spreads.published.items()),
-        f"runs: {spreads.runs}",
-        f"lineages: {spreads.lineages}",
-    ]
-    write_text(path or sim.uncertainty.TABLE, "\n".join(lines) + "\n")
-
-
 def left_out_coverage(scored: Sequence[Scored]) -> float:
     """Share of runs inside the interval that the other lineages alone would have given; NaN of fewer than two."""
-    known = [item for item in scored if item.error is not None and item.scenario is not None]
-    if len({lineage_left_out(item) for item in known}) < FOLDS:
+    if len({lineage_left_out(item) for item in modelled(scored)}) < FOLDS:
         return float("nan")
-    _, (hits,) = left_out([known])
+    _, (hits,) = left_out([modelled(scored)])
     return sum(hit.inside for hit in hits) / len(hits)

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flopcast_calibration.readers.described import UNKNOWN
-from flopcast_validation.runs.anchored import GIVEN, after_runs, thinned
-from flopcast_validation.runs.intervals import known_only, left_out, left_out_coverage, write_intervals
+from flopcast_validation.runs import Listing
+from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
-from flopcast_validation.runs.report import markdown as mark_up
-from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
-from flopcast_validation.runs.scored import Scored
-from sim.commands.progress import progress_bar, spinner
-from sim.table import columns_table, rows_table
-from sim.uncertainty import Spreads
+from flopcast_validation.runs.score import groups_of, in_the_wild
+from flopcast_validation.runs.scored import Scored, modelled
+from flopcast_validation.tables import cells, markdown, table_of
+from sim.commands.progress import progress_bar
+from sim.table import rows_table
 
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
 """Groups that are printed of the published runs that ship, and of a table of one's own."""
-
-
-class Listing(NamedTuple):
-    """What is asked for beside the groups.
-
-    every, sweeps : list every run, every sweep of layouts.
-    markdown : print the record as the README's table, and nothing else.
-    figure, export : where to draw, and where to write scenario files.
-    transfer : errors of frameworks taken for unknown ones, and after some of their runs were measured.
-    update_intervals : rewrite the table of 90 % intervals.
-    """
-
-    every: bool = False
-    sweeps: bool = False
-    markdown: bool = False
-    figure: Path | None = None
-    export: Path | None = None
-    transfer: bool = False
-    update_intervals: bool = False
 
 
 def print_runs(
@@ -47,10 +26,8 @@ def print_runs(
 ) -> dict[str, Any]:
     """Print the scores; plain data of all of it."""
     listed: dict[str, Any] = {}
-    if listing.update_intervals:
-        _update_intervals(out, scored, shipped=shipped)
     if listing.transfer:
-        listed |= _print_transfer(out, scored, shipped=shipped, markdown=listing.markdown)
+        listed |= _print_transfer(out, scored, shipped=shipped, in_markdown=listing.markdown)
     groups = [*([in_the_wild(wild)] if wild else []), *groups_of(scored)]
     if listing.markdown:
         out.print(markdown_table(groups), soft_wrap=True)
@@ -82,17 +59,20 @@ def print_runs(
     return to_json(scored, groups) | listed
 
 
-def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdown: bool) -> dict[str, Any]:
+def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, in_markdown: bool) -> dict[str, Any]:
     """What is lost where the framework is not known, and won by runs of one's own; plain data of it."""
     from flopcast_validation.runs import transfer_report as report
+    from flopcast_validation.runs.transfer import transfer
 
-    found = report.transfer(scored, progress_bar, shipped)
+    found = transfer(scored, progress_bar, shipped)
     rows, covered, summed = report.rows_of(found), report.coverages(found), report.summaries(found)
     plain = {"transfer": [each.to_dict() for each in rows], "coverage": [each._asdict() for each in covered],
              "summary": [each._asdict() for each in summed]}  # fmt: skip
-    if markdown:
-        summary = mark_up([*report.SUMMARY], report.cells_of(report.SUMMARY, summed))
-        coverage = mark_up([*report.COVERAGE], report.cells_of(report.COVERAGE, covered))
+    if in_markdown:
+        summary, coverage = (
+            markdown(columns, cells(columns, each))
+            for columns, each in ((report.SUMMARY, summed), (report.COVERAGE, covered))
+        )
         out.print(f"{summary}\n\n{report.transfer_markdown(rows)}\n\n{coverage}", soft_wrap=True)
         return plain
     out.print(report.transfer_table(rows, out.width))
@@ -102,7 +82,7 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         "and GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
         "median.\n"
     )
-    out.print(rows_table([*report.SUMMARY], report.cells_of(report.SUMMARY, summed), gap=1))
+    out.print(table_of(report.SUMMARY, summed, gap=1))
     out.print(
         "Means over lineages, in the intervals that ship. score: the interval's width as a logarithm, and 20 times how "
         f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}. Lineages with "
@@ -112,36 +92,12 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, markdo
         if each.worst:
             out.print(f"Made worst {each.what}: {each.worst} points")
     if covered:
-        out.print(rows_table([*report.COVERAGE], report.cells_of(report.COVERAGE, covered), gap=1))
+        out.print(table_of(report.COVERAGE, covered, gap=1))
         out.print(
             "inside: share of runs in the interval, mean over lineages; pooled: over runs. factor: the interval's, at "
             "the median.\n"
         )
     return plain
-
-
-def _update_intervals(out: Any, scored: Sequence[Scored], *, shipped: bool) -> None:
-    """Rewrite the table of intervals that ships, of the record and of these runs of other sources."""
-    from flopcast_validation.run import published_runs
-    from flopcast_validation.runs.transfer_report import batches_of, transfer
-
-    with progress_bar("the record predicted") as report:
-        record = list(scored) if shipped else score_all(published_runs(), report or (lambda done, total: None))
-    batches = batches_of(transfer(record, progress_bar, given=()))
-    if not shipped:
-        ours = {item.run.source for item in record}
-        batches[0] += [item for item in scored if item.error is not None and item.run.source not in ours]
-
-    def after(spreads: Spreads) -> list[list[Scored]]:
-        """Runs once some of their source were measured, their frameworks unknown and known."""
-        known = [thinned(items) for items in (batches[1], known_only(batches[0]))]
-        every = [after_runs(items, count, first_order=spreads) for items in known for count in GIVEN]
-        return [[item for each in found for item in each.after] for found in every]
-
-    with spinner("learning"):
-        spreads, _ = left_out(batches, after)
-    write_intervals(spreads)
-    out.print(f"intervals written, of {spreads.runs:,} runs of {spreads.lineages} lineages")
 
 
 def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> None:
@@ -151,22 +107,14 @@ def print_reasons(out: Any, skipped: Iterable[str | None], most: int = 15) -> No
     if len(ranked) > most:
         rows.append((str(sum(count for _, count in ranked[most:])), f"{len(ranked) - most} more reasons (--json)"))
     if rows:
-        runs, reasons = zip(*rows, strict=True)
-        out.print(columns_table({"runs": runs, "not modelled because": reasons}, **_words("not modelled because")))
-
-
-def _words(*names: str) -> dict[str, Any]:
-    """The look of a table whose columns of these names are words, the last of them in lines."""
-    return {"left": names, "wrap": names[-1:]}
+        why = ("not modelled because",)
+        out.print(rows_table(("runs", *why), rows, left=why, wrap=why))
 
 
 def _print_unknown(out: Any, scored: Sequence[Scored]) -> None:
     """Frameworks that are not known, and what they were taken for."""
-    names = Counter(
-        item.run.framework or "not stated"
-        for item in scored
-        if item.run.framework_name == UNKNOWN and item.run.framework != UNKNOWN
-    )
+    runs = (item.run for item in scored if item.run.framework_name == UNKNOWN != item.run.framework)
+    names = Counter(run.framework or "not stated" for run in runs)
     if names:
         listed = ", ".join(f"{name} ({count})" for name, count in names.most_common(8))
         out.print(f"frameworks that are not known, priced as others of their time: {listed}")
@@ -181,19 +129,17 @@ def _print_every(out: Any, scored: Sequence[Scored]) -> None:
 
 
 def _print_worst(out: Any, scored: Sequence[Scored]) -> None:
-    ranked = worst(scored)
-    if ranked:
-        columns = {
-            "worst": [f"{item.error:+.1%}" for item, _ in ranked],
-            "run": [item.run.id for item, _ in ranked],
-            "why": [f"{item.run.gpu}, {item.run.framework}: {why}" for item, why in ranked],
-        }
+    rows = [
+        (f"{item.error:+.1%}", item.run.id, f"{item.run.gpu}, {item.run.framework}: {why}")
+        for item, why in worst(scored)
+    ]
+    if rows:
         out.print()
-        out.print(columns_table(columns, **_words("run", "why")))
+        out.print(rows_table(("worst", "run", "why"), rows, left=("run", "why"), wrap=("why",)))
 
 
 def _write_files(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
-    if listing.figure is not None and all(item.error is None for item in scored):
+    if listing.figure is not None and not modelled(scored):
         out.print(f"not drawn: {listing.figure}; no run could be modelled")
     elif listing.figure is not None:
         draw(scored, listing.figure)

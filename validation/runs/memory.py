@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from flopcast_calibration.from_runs import predict
-from flopcast_calibration.readers.cells import ABOUT_THE_RUN, Row, named_in, names
+from flopcast_calibration.readers.cells import ABOUT_THE_RUN, FACTS, Row, named_in
 from flopcast_calibration.readers.training_runs import read_rows, read_run, reason
 from sim.arrays import Number
 from sim.errors import FlopcastError
@@ -146,7 +146,7 @@ def _comparable(row: Row, answer: Estimate) -> float:
     """
     use = answer.memory[-1] if row.get("peak_rank") == "last" else answer.largest
     source = str(row.get("source") or row.get("framework") or "")
-    by_source = (counts for words, counts in names("peaks").items() if named_in(source, words))
+    by_source = (counts for words, counts in FACTS["peaks"].items() if named_in(source, words))
     counted = _COUNTS[row.get("peak_counts") or next(by_source, "")](use)
     return float(min(counted, max(use.total, answer.memory_available_bytes)))
 
@@ -182,3 +182,19 @@ def summary(outcomes: list[Outcome]) -> dict[str, float | int | None]:
         "false_oom_of_those_that_ran": alarms / max(sum(item.ran for item in used), 1),
         "missed_oom": misses / count,
     }
+
+
+def report(found: dict[str, Any]) -> Iterator[str]:
+    """A summary in words."""
+    if not found["count"]:
+        yield f"memory: none of {found['skipped']} rows could be modelled"
+        return
+    yield (
+        f"memory: {found['accuracy']:.1%} of {found['count']} outcomes right; called out of memory though they ran "
+        f"{found['false_oom']:.1%}, missed {found['missed_oom']:.1%}; {found['skipped']} rows not modelled"
+    )
+    if found["peaks"]:
+        yield (
+            f"measured peaks: {found['peaks']}; predicted over measured − 1 is {found['peak_error']:.1%} in size at "
+            f"the median, {found['peak_worst']:.0%} at worst, {found['peak_bias']:+.1%} on average"
+        )

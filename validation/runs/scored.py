@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, log
 from typing import Any
 
-import numpy as np
-
+from flopcast_calibration.readers.families import lineage_of
 from flopcast_calibration.readers.training_runs import Run
+from sim.commands.options import finite
+from sim.estimate import Estimate
 from sim.specs import Scenario
+from sim.specs.values import place_of
+from sim.uncertainty import Doubt, facts_of, measured_doubts, reach_of, shares_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +45,52 @@ class Scored:
     shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def lineage(self) -> str:
+        """Framework and organisation."""
+        return lineage_of(self.run.family)
+
+    @property
+    def log_error(self) -> float:
+        """Logarithm of the measured step time over the predicted one."""
+        return -log(1.0 + (self.error or 0.0))
+
+    @property
+    def doubt(self) -> Doubt:
+        """What an interval needs of a predicted run."""
+        return Doubt(dict(self.shares), facts_of(self.scenario), place_of(self.scenario), self.log_error)
+
+    @property
     def covered(self) -> bool | None:
         """Whether the measurement lies in the interval."""
         return None if self.interval is None else self.interval[0] <= self.run.measured <= self.interval[1]
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval over the prediction."""
+        known = self.interval is not None and self.predicted
+        return (self.interval[1] - self.interval[0]) / 2 / self.predicted if known else None
+
+    def estimated(self, answer: Estimate) -> Scored:
+        """The run with what an estimate says of it."""
+        told = {"fits": answer.fits, "extrapolated": answer.extrapolated}
+        item = replace(self, **told, shares=shares_of(answer.breakdown.shares()))
+        return item.timed(answer.scenario, answer.step_time_s)
+
+    def timed(self, scenario: Scenario, step_time_s: float) -> Scored:
+        """The run with another prediction, and the interval that goes with its scenario."""
+        item, run = replace(self, scenario=scenario), self.run
+        down, up = reach_of(item.doubt, measured_doubts(scenario))
+        low, high = sorted(run.in_unit(step_time_s * exp(side), scenario) for side in (-down, up))
+        error = step_time_s / run.step_time_s(scenario) - 1.0
+        predicted = run.in_unit(step_time_s, scenario)
+        return replace(item, predicted=predicted, step_time_s=step_time_s, error=error, interval=(low, high))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data of the JSON report; `error` is that of the predicted value in the run's own unit."""
         run = self.run
         return {
-            "id": run.id,
-            "source": run.source,
-            "gpu": run.gpu,
-            "framework": run.framework,
-            "family": run.family,
-            "unit": run.unit,
-            "measured": None if np.isnan(run.measured) else run.measured,
+            **{name: getattr(run, name) for name in ("id", "source", "gpu", "framework", "family", "unit")},
+            "measured": finite(run.measured),
             "predicted": self.predicted,
             "error": None if self.predicted is None else self.predicted / run.measured - 1.0,
             "time_error": self.error,
@@ -66,3 +101,8 @@ class Scored:
             "chosen": self.choice,
             "skipped": self.skipped,
         }
+
+
+def modelled(items: Sequence[Scored]) -> list[Scored]:
+    """The runs that were predicted."""
+    return [item for item in items if item.error is not None]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.scored import Scored, modelled
 from sim.report.terminal import grouped
 from sim.specs import ParallelPlan, StackSpec
 
@@ -21,53 +21,31 @@ FEWEST = 3
 """Layouts a sweep needs for a rank correlation."""
 GOAL = 0.02
 """Regret that a planner can live with: about what repeats of one run differ by."""
-
+FEWEST_REPEATED = 3
+"""Layouts that a source must have measured more than once for their spread to stand for its sweeps."""
+_DRAWS = 2000
 _OTHER = ("overlap_", "fitted", "name", "parallel_save")
 _KERNELS = tuple(name for name in StackSpec.model_fields if not name.startswith(_OTHER))
 """Fields of a stack that a planner does not choose."""
-_LABELS = {
-    "microbatch_size": "mbs ",
-    "num_chunks": "chunks ",
-    "schedule": "",
-    "zero_stage": "ZeRO ",
-    "sequence_parallel": "SP ",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A plan of a sweep, with every run of it: repeats count as one layout that takes their mean."""
+    """A plan of a sweep, with every run of it: repeats count as one layout that takes their mean. [s]
 
+    each_s : the measurements as step times.
+    """
+
+    plan: ParallelPlan
     runs: tuple[Scored, ...]
-
-    @property
-    def plan(self) -> ParallelPlan:
-        """The plan."""
-        return plan_of(self.runs[0])
-
-    @property
-    def each_s(self) -> list[float]:
-        """The measurements as step times. [s]"""
-        return [item.run.step_time_s(item.run.choices[0]) for item in self.runs]
-
-    @property
-    def measured_s(self) -> float:
-        """Their mean. [s]"""
-        return float(np.mean(self.each_s))
-
-    @property
-    def predicted_s(self) -> float:
-        """The step time we find. [s]"""
-        return float(np.mean([item.step_time_s or 0.0 for item in self.runs]))
+    each_s: tuple[float, ...]
+    measured_s: float
+    predicted_s: float
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "ids": [item.run.id for item in self.runs],
-            "plan": self.plan.model_dump(mode="json"),
-            "measured_s": self.measured_s,
-            "predicted_s": self.predicted_s,
-        }
+        times = {"measured_s": self.measured_s, "predicted_s": self.predicted_s}
+        return {"ids": [item.run.id for item in self.runs], "plan": self.plan.model_dump(mode="json"), **times}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,63 +83,23 @@ class SweepScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "sweep": self.name,
-            "source": self.source,
-            "runs": self.count,
-            "layouts": len(self.layouts),
-            "tau": self.tau,
-            "regret": self.regret,
-            "believed_loss": self.believed_loss,
-            "picked": self.picked.to_dict(),
-            "fastest": self.fastest.to_dict(),
-        }
+        counts = {"sweep": self.name, "source": self.source, "runs": self.count, "layouts": len(self.layouts)}
+        found = {name: getattr(self, name) for name in ("tau", "regret", "believed_loss")}
+        return {**counts, **found, "picked": self.picked.to_dict(), "fastest": self.fastest.to_dict()}
 
 
 def sweeps_of(items: Sequence[Scored]) -> list[SweepScore]:
     """Every sweep of enough layouts among the runs that were predicted, in their order."""
     groups = members_of(items)
-    alike = grouped((first.run.sweep, _stack_of(first)) for first, *_ in groups.values())
+    alike = grouped((first.run.sweep, first.run.choices[0].stack) for first, *_ in groups.values())
     scores = (_score(members, alike[members[0].run.sweep]) for members in groups.values())
     return [score for score in scores if score is not None]
 
 
 def members_of(items: Sequence[Scored]) -> dict[Any, list[Scored]]:
     """Predicted runs by sweep."""
-    predicted = (item for item in items if item.error is not None)
     kernels = attrgetter(*_KERNELS)
-    return grouped(((item.run.sweep, kernels(_stack_of(item))), item) for item in predicted)
-
-
-def layouts_of(members: Sequence[Scored]) -> tuple[Layout, ...]:
-    """A sweep's layouts, in their order; runs of one plan that we find equally fast are repeats."""
-    found = grouped(((plan_of(item), item.step_time_s), item) for item in members)
-    return tuple(Layout(tuple(runs)) for runs in found.values())
-
-
-def _score(members: list[Scored], alike: Sequence[StackSpec]) -> SweepScore | None:
-    from scipy.stats import kendalltau
-
-    layouts = layouts_of(members)
-    plans = {layout.plan for layout in layouts}
-    if len(plans) < FEWEST:
-        return None
-    tau = float(kendalltau([each.measured_s for each in layouts], [each.predicted_s for each in layouts]).statistic)
-    first = members[0].run
-    return SweepScore(
-        _name(first.choices[0], first.sweep) + _kernel_words(_stack_of(members[0]), alike),
-        first.source,
-        layouts,
-        None if np.isnan(tau) else tau,
-        min(layouts, key=lambda layout: layout.predicted_s),
-        min(layouts, key=lambda layout: layout.measured_s),
-        tuple(name for name in ParallelPlan.model_fields if len({getattr(plan, name) for plan in plans}) > 1),
-    )
-
-
-def plan_words(plan: ParallelPlan, names: Sequence[str]) -> str:
-    """Some fields of a plan in a few words; those that nothing is said of are as everywhere in the sweep."""
-    return " ".join(f"{_LABELS.get(name, name + ' ')}{getattr(plan, name)}" for name in names)
+    return grouped(((item.run.sweep, kernels(item.run.choices[0].stack)), item) for item in modelled(items))
 
 
 def plan_of(item: Scored) -> ParallelPlan:
@@ -169,8 +107,32 @@ def plan_of(item: Scored) -> ParallelPlan:
     return item.run.choices[0].plan
 
 
-def _stack_of(item: Scored) -> StackSpec:
-    return item.run.choices[0].stack
+def _layout(plan: ParallelPlan, runs: Sequence[Scored]) -> Layout:
+    """The layout of runs of one plan that we find equally fast: they are repeats."""
+    each_s = tuple(item.run.step_time_s(item.run.choices[0]) for item in runs)
+    predicted_s = float(np.mean([item.step_time_s or 0.0 for item in runs]))
+    return Layout(plan, tuple(runs), each_s, float(np.mean(each_s)), predicted_s)
+
+
+def _score(members: list[Scored], alike: Sequence[StackSpec]) -> SweepScore | None:
+    from scipy.stats import kendalltau
+
+    repeats = grouped(((plan_of(item), item.step_time_s), item) for item in members)
+    plans = {plan for plan, _ in repeats}
+    if len(plans) < FEWEST:
+        return None
+    layouts = tuple(_layout(plan, runs) for (plan, _), runs in repeats.items())
+    tau = float(kendalltau([each.measured_s for each in layouts], [each.predicted_s for each in layouts]).statistic)
+    first = members[0].run
+    return SweepScore(
+        _name(first.choices[0], first.sweep) + _kernel_words(first.choices[0].stack, alike),
+        first.source,
+        layouts,
+        None if np.isnan(tau) else tau,
+        min(layouts, key=lambda layout: layout.predicted_s),
+        min(layouts, key=lambda layout: layout.measured_s),
+        tuple(name for name in ParallelPlan.model_fields if len({getattr(plan, name) for plan in plans}) > 1),
+    )
 
 
 def _kernel_words(stack: StackSpec, alike: Sequence[StackSpec]) -> str:
@@ -192,3 +154,72 @@ def _name(scenario: Any, sweep: str) -> str:
     _, gpu, gpus, model, length, batch, *_ = (*sweep.split(" | "), *[""] * 6)
     size = batch or str(scenario.training.global_batch_size)
     return f"{model or scenario.model.name}, {gpus} {gpu.split('-')[0]}, batch {size} × {length}"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSummary:
+    """The sweeps of one source, or of all.
+
+    within : sweeps whose regret is at most GOAL.
+    repeated, spread : layouts that were measured more than once, and the standard deviation of the logarithm of one
+        such measurement; None without.
+    oracle_regret : mean regret of a planner who knows the truth, on measurements that spread so; None where too few
+        were repeated. A lower bound: what was measured, chance included, is taken for the truth.
+    """
+
+    source: str
+    sweeps: int
+    runs: int
+    within: int
+    mean_regret: float
+    median_regret: float
+    worst_regret: float
+    mean_tau: float | None
+    repeated: int
+    spread: float | None
+    oracle_regret: float | None
+
+
+def summaries_of(sweeps: Sequence[SweepScore]) -> list[SweepSummary]:
+    """One for every source, in their order, and one for all."""
+    named = grouped((each.source, each) for each in sweeps) | ({"all": list(sweeps)} if sweeps else {})
+    return [_summary(name, own) for name, own in named.items()]
+
+
+def _summary(name: str, sweeps: Sequence[SweepScore]) -> SweepSummary:
+    regrets, taus = np.array([each.regret for each in sweeps]), [each.tau for each in sweeps if each.tau is not None]
+    repeated, spread = spread_of(sweeps)
+    # The spread of one source says nothing of another's.
+    known = spread is not None and repeated >= FEWEST_REPEATED and len({each.source for each in sweeps}) == 1
+    return SweepSummary(
+        source=name,
+        sweeps=len(sweeps),
+        runs=sum(each.count for each in sweeps),
+        within=int((regrets <= GOAL).sum()),
+        mean_regret=float(regrets.mean()),
+        median_regret=float(np.median(regrets)),
+        worst_regret=float(regrets.max()),
+        mean_tau=float(np.mean(taus)) if taus else None,
+        repeated=repeated,
+        spread=spread,
+        oracle_regret=float(np.mean([oracle_regret(each, spread or 0.0) for each in sweeps])) if known else None,
+    )
+
+
+def spread_of(sweeps: Sequence[SweepScore]) -> tuple[int, float | None]:
+    """How many layouts were measured more than once, and the standard deviation of the log of one measurement."""
+    repeated = [np.log(layout.each_s) for each in sweeps for layout in each.layouts if len(layout.runs) > 1]
+    free = sum(len(logs) - 1 for logs in repeated)
+    squares = sum(float(((logs - logs.mean()) ** 2).sum()) for logs in repeated)
+    return len(repeated), float(np.sqrt(squares / free)) if free else None
+
+
+def oracle_regret(sweep: SweepScore, spread: float, seed: int = 0) -> float:
+    """Mean regret of one who picks what is fastest in truth, where every run's measurement spreads by chance.
+
+    `spread` is the standard deviation of the logarithm of one measurement.
+    """
+    truth = np.log([layout.measured_s for layout in sweep.layouts])
+    width = spread / np.sqrt([len(layout.runs) for layout in sweep.layouts])
+    drawn = truth + width * np.random.default_rng(seed).standard_normal((_DRAWS, len(truth)))
+    return float(np.expm1(drawn[:, truth.argmin()] - drawn.min(axis=1)).mean())

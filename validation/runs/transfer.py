@@ -1,7 +1,8 @@
 """Transfer: how good a prediction is of a framework that nothing is known of, measured on those that are known.
 
 Each run's stack is replaced by what an unknown framework of its time gets; all that its row says stays, such as which
-attention kernel ran. In the same way its GPU's profile is replaced by what a datasheet tells.
+attention kernel ran. In the same way its GPU's profile is replaced by what a datasheet tells. Tables of one's own are
+taken as they are stated.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from flopcast_calibration.datasheet import table
 from flopcast_calibration.readers.described import BEFORE_FLASH, UNKNOWN, version_of_unknown
-from flopcast_validation.runs.anchored import predicted_as
+from flopcast_validation.runs.anchored import GIVEN, Anchored, after_runs
 from flopcast_validation.runs.export import file_of
-from flopcast_validation.runs.scored import Scored
+from flopcast_validation.runs.scored import Scored, modelled
 from sim.errors import FlopcastError
 from sim.estimate import Estimate, estimate
 from sim.specs import build_scenario
 from sim.specs.frameworks import Date, date_of
 from sim.specs.presets import datasheet_profile
-from sim.uncertainty import is_unknown, shares_of
+from sim.uncertainty import is_unknown
 
 FLASH: Date = (2023, 1)
 """Month from which an unknown framework is assumed to use flash attention, as in presets/frameworks/pytorch.yaml."""
@@ -32,6 +33,44 @@ Changes = Callable[[Scored, dict[str, Any]], dict[str, Any]]
 
 def silent(done: int, total: int) -> None:
     """Reports nothing."""
+
+
+class Transfer(NamedTuple):
+    """Runs with their frameworks known and taken for unknown ones, and these after some were measured.
+
+    datasheet : their GPUs known by the datasheet alone.
+    after : by the number of runs that were given.
+    """
+
+    known: list[Scored]
+    unknown: list[Scored]
+    datasheet: list[Scored]
+    after: dict[int, list[Anchored]]
+
+
+def transfer(
+    scored: Sequence[Scored], progress: Callable[[str], Any], shipped: bool = True, given: Sequence[int] = GIVEN
+) -> Transfer:
+    """Predict all of it; `progress` gives a context with what to report to.
+
+    given : numbers of runs that are given.
+    shipped : take frameworks for unknown ones, and GPUs as their datasheets have them.
+    """
+    unknown, datasheet, after = [], [], {}
+    if shipped:
+        with progress("runs taken for those of unknown frameworks") as report:
+            unknown = as_unknown(scored, report or silent)
+        with progress("runs on GPUs known by their datasheets") as report:
+            datasheet = by_datasheet(scored, report or silent)
+    for count in given:
+        with progress(f"sources after {given_words(count)} of theirs") as report:
+            after[count] = after_runs(unknown or modelled(scored), count, report or silent)
+    return Transfer(modelled(scored), unknown, datasheet, after)
+
+
+def given_words(count: int) -> str:
+    """So many runs, in words."""
+    return {1: "one run", 3: "three runs"}.get(count, f"{count} runs")
 
 
 def as_unknown(scored: Sequence[Scored], report: Report = silent) -> list[Scored]:
@@ -51,13 +90,12 @@ def by_datasheet(scored: Sequence[Scored], report: Report = silent) -> list[Scor
 
 
 def _unknown_stack(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
-    if is_unknown(item.scenario.stack):
-        return {}
     stack = item.scenario.stack
+    if is_unknown(stack):
+        return {}
+    version, _ = version_of_unknown(item.run.gpu, item.scenario.training.precision)
     if date_of(stack.version, stack.framework) < FLASH:
         version = BEFORE_FLASH
-    else:
-        version, _ = version_of_unknown(item.run.gpu, item.scenario.training.precision)
     return {"stack": {**file["stack"], "framework": UNKNOWN, "version": version}}
 
 
@@ -80,10 +118,8 @@ def _predicted_anew(scored: Sequence[Scored], changes: Changes, report: Report) 
             answers[key] = _answer(item, changes)
         answer = answers[key]
         if answer is not None:
-            shares = shares_of(answer.breakdown.shares())
-            told = {"fits": answer.fits, "extrapolated": answer.extrapolated, "shares": shares}
-            changed = replace(item, **told, fitted=item.fitted and answer.scenario == item.scenario)
-            found.append(predicted_as(changed, answer.scenario, answer.step_time_s))
+            fitted = item.fitted and answer.scenario == item.scenario
+            found.append(replace(item, fitted=fitted).estimated(answer))
         if done % 50 == 0 or done == len(used):
             report(done, len(used))
     return found

@@ -4,93 +4,86 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
-from sim.commands.options import Json, Png, Svg, examples, figure_paths, print_json, print_view, read_numbers
+from sim.commands.options import Json, Png, Svg, figure_paths, print_json, print_view, read_numbers
 
-THREE = "data + pipeline + tensor"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command(name="strategies", epilog=examples("validate strategies", "validate strategies --ideal-network"))(
-        strategies
-    )
+REMARKS = (
+    "rules: full recomputation, no more than the critical batch, no more GPUs than its sequences times tp",
+    "the paper's body was not read: its claims are held as ratios, its table is a reconstruction",
+)
+OF_ONE = "* does not fit, and is timed all the same; † activations wait in host memory, copied beside compute"
+OF_SIZES = (
+    "–: no plan fits in memory, in standard order without host memory",
+    "tp beyond a node where nothing fits within one: as few GPUs a layer as it takes, sequence parallelism too",
+)
 
 
 def strategies(
-    x: Annotated[int, typer.Argument(help="The x of the model X_x; 160 is 1.26 trillion parameters.")] = 160,
-    bandwidth: Annotated[str, typer.Option(help="Of the network, a GPU and direction.")] = "200 Gbit/s",
-    ideal_network: Annotated[
-        bool, typer.Option("--ideal-network", help="It reaches that, and costs compute nothing.")
-    ] = False,
-    network_efficiency: Annotated[
-        float | None,
-        typer.Option(help="Share of it that all traffic reaches; an Ethernet preset's, or the A100 profile's."),
-    ] = None,
-    vocabulary: Annotated[int, typer.Option(help="Vocabulary size; the paper counts none, as 16 does.")] = 51_200,
-    sizes: Annotated[str | None, typer.Option(help="Time against model size instead: 32,64,160,320.")] = None,
+    x: Annotated[int, Argument(help="The x of the model X_x; 160 is 1.26 trillion parameters.")] = 160,
+    *,
+    bandwidth: str = "200 Gbit/s",
+    ideal_network: bool = False,
+    network_efficiency: float | None = None,
+    vocabulary: int = 51_200,
+    sizes: str | None = None,
     as_json: Json = False,
     png: Png = None,
     svg: Svg = None,
 ) -> None:
-    """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best."""
+    """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best.
+
+    bandwidth : Of the network, a GPU and direction.
+    ideal_network : It reaches that, and costs compute nothing.
+    network_efficiency : Share of it that all traffic reaches; an Ethernet preset's, or the A100 profile's.
+    vocabulary : Vocabulary size; the paper counts none, as 16 does.
+    sizes : Time against model size instead: 32,64,160,320.
+    """
     from flopcast_validation.strategies import view
-    from flopcast_validation.strategies.plans import alone, compare_strategies
-    from flopcast_validation.strategies.question import family, formula_days, question, usual_efficiency
+    from flopcast_validation.strategies.plans import THREE, alone, compare_strategies
+    from flopcast_validation.strategies.question import family, formula_days, question
     from sim.commands.progress import progress_bar
     from sim.report.figures import save
 
-    paths = figure_paths(png, svg)
-    network = "ideal" if ideal_network else "as the A100 profile has it"
-    usual = None if ideal_network else usual_efficiency(bandwidth)
-    if network_efficiency is not None:
-        network += f", but at {network_efficiency:g} of its rate"
-    elif usual is not None:
-        network += f", scaled to Ethernet's preset, of which a collective alone reaches {usual:g}"
-    remarks = [
-        f"network {network}; GPUs and NVLink as calibrated; formula: GPUs at peak, all traffic hidden but tensor's",
-        "rules: full recomputation, no more than the critical batch, no more GPUs than its sequences times tp",
-        "the paper's body was not read: its claims are held as ratios, its table is a reconstruction",
-    ]
-    if sizes is not None:
-        rows: list[dict[str, Any]] = []
-        wanted = read_numbers(sizes, "--sizes", "whole numbers", "32,64,160")
-        with progress_bar("models searched") as progress:
-            for number, each in enumerate(wanted):
-                entries = compare_strategies(
-                    question(each, bandwidth, ideal_network, network_efficiency, vocabulary), (THREE,)
-                )
-                shape = family(each)
-                row: dict[str, Any] = {"x": each, "params": shape.params}
-                row["batch"] = int(shape.critical_batch_sequences)
-                row |= {e.method: {**e.to_dict(), "formula_days": formula_days(e.answer, shape)} for e in entries}
-                rows.append(row)
-                if progress is not None:
-                    progress(number + 1, len(wanted))
-        remarks += [
-            "–: no plan fits in memory, in standard order without host memory",
-            "tp beyond a node where nothing fits within one: as few GPUs a layer as it takes, sequence parallelism too",
-        ]
-        if as_json:
-            print_json(rows)
-        else:
-            print_view(view.sizes_view(rows, remarks))
-        if paths:
-            save(view.sizes_figure(rows), paths)
-        return
-    shape, scenario = family(x), question(x, bandwidth, ideal_network, network_efficiency, vocabulary)
-    with progress_bar("plans searched") as progress:
-        entries = compare_strategies(scenario, progress=progress)
-        entries += compare_strategies(scenario, (THREE,), partitioned=True)
-    single = alone(scenario)
-    if as_json:
-        rows = [{**each.to_dict(), "formula_days": formula_days(each.answer, shape)} for each in (single, *entries)]
-        print_json(rows)
+    def asked(x: int) -> Any:
+        return question(x, bandwidth, ideal_network, network_efficiency, vocabulary)
+
+    paths, remarks = figure_paths(png, svg), (_of_network(bandwidth, ideal_network, network_efficiency), *REMARKS)
+    if sizes is None:
+        shape, scenario = family(x), asked(x)
+        with progress_bar("plans searched") as progress:
+            entries = compare_strategies(scenario, progress=progress)
+            entries += compare_strategies(scenario, (THREE,), partitioned=True)
+        every = (alone(scenario), *entries)
+        data: Any = [{**each.to_dict(), "formula_days": formula_days(each.answer, shape)} for each in every]
+        shown, figure = view.strategies_view(shape, scenario, every), view.strategies_figure
+        drawn: tuple[Any, ...] = (shape, scenario, entries)
     else:
-        remarks += [
-            "* does not fit, and is timed all the same; † activations wait in host memory, copied beside compute"
-        ]
-        print_view(view.strategies_view(shape, scenario, single, entries, remarks))
+        wanted, data = read_numbers(sizes, "--sizes", "whole numbers", "32,64,160"), []
+        with progress_bar("models searched") as progress:
+            for each in wanted:
+                shape, best = family(each), compare_strategies(asked(each), (THREE,))
+                row = {"x": each, "params": shape.params, "batch": int(shape.critical_batch_sequences)}
+                data.append(row | {e.method: {**e.to_dict(), "formula_days": formula_days(e.answer, shape)}
+                                   for e in best})  # fmt: skip
+                if progress is not None:
+                    progress(len(data), len(wanted))
+        shown, figure, drawn = view.sizes_view(data), view.sizes_figure, (data,)
+    if as_json:
+        print_json(data)
+    else:
+        print_view(*shown, view.notes(*view.refused(data), *remarks, *((OF_ONE,) if sizes is None else OF_SIZES)))
     if paths:
-        save(view.strategies_figure(shape, scenario, entries), paths)
+        save(figure(*drawn), paths)
+
+
+def _of_network(bandwidth: str, ideal: bool, efficiency: float | None) -> str:
+    """What is assumed of the network."""
+    from flopcast_validation.strategies.question import usual_efficiency
+
+    usual, words = None if ideal else usual_efficiency(bandwidth), "ideal" if ideal else "as the A100 profile has it"
+    if efficiency is not None:
+        words += f", but at {efficiency:g} of its rate"
+    elif usual is not None:
+        words += f", scaled to Ethernet's preset, of which a collective alone reaches {usual:g}"
+    return f"network {words}; GPUs and NVLink as calibrated; formula: GPUs at peak, all traffic hidden but tensor's"

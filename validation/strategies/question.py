@@ -11,16 +11,14 @@ bandwidth (both directions together). Otherwise it adds that ratio over the inte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from math import inf, nan
+from typing import NamedTuple
 
 from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate
 from sim.scaling.loss_laws import critical_batch
 from sim.specs import Scenario, build_scenario
 from sim.specs.presets import load_preset, preset_names, raw_preset
-from sim.work.operations import Number
 
 HARDWARE_FLOP_PER_PARAM_TOKEN = 8.0
 STEPS = 100_000
@@ -35,26 +33,17 @@ NO_VOCABULARY = 16
 """Smallest vocabulary, one row for each tensor-parallel rank: embedding and head cost nothing."""
 MATRICES = 4
 """Weight matrices of a layer: query, key and value; attention's output; both of the MLP."""
-IDEAL_NETWORK = {
-    "efficiency": 1.0,
-    "shared_efficiency": 1.0,
-    "p2p_efficiency": 1.0,
-    "hidden_share": 1.0,
-    "base_latency_s": 0.0,
-    "hop_latency_s": 0.0,
-    "half_volume_bytes": 0.0,
-}
+IDEAL_NETWORK = dict.fromkeys(("efficiency", "shared_efficiency", "p2p_efficiency", "hidden_share"), 1.0) | (
+    dict.fromkeys(("base_latency_s", "hop_latency_s", "half_volume_bytes"), 0.0)
+)
 """A network that reaches its nominal bandwidth at any size and slows no concurrent compute: as the paper counts it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyModel:
+class FamilyModel(NamedTuple):
     """X_x: x layers, x heads of size x, hidden size x², sequences of 16x tokens, MLP of four times the hidden size."""
 
     x: int
-    num_layers: int
     hidden_size: int
-    num_heads: int
     sequence_length: int
 
     @property
@@ -79,66 +68,54 @@ class FamilyModel:
 
 
 def family(x: int) -> FamilyModel:
-    """X_x of the family; X_160 has 1.26 trillion parameters.
-
-    An x that is not a whole number above zero, or is beyond LARGEST, is a SpecError.
-    """
+    """X_x of the family; X_160 has 1.26 trillion parameters. An x that is not positive, or beyond LARGEST, is a
+    SpecError."""
     require_positive(x=x)
-    if x != int(x):
-        raise SpecError(f"x = {x} layers is no whole number; nearest: {max(1, round(float(x)))}")
-    x = int(x)
     if x > LARGEST:
         raise SpecError(f"x = {x:,} is beyond X_{LARGEST:,} of {12.0 * LARGEST**5:.2g} parameters; choose up to that")
-    return FamilyModel(x, x, x * x, x, 16 * x)
+    return FamilyModel(x, x * x, 16 * x)
 
 
-def needed_intensity(peak_flop_per_s: Number, bandwidth_bytes_per_s: Number) -> Number:
+def needed_intensity(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """FLOPs a byte above which traffic hides; the bandwidth counts both directions.  [FLOP/byte]"""
-    require_positive(peak_flop_per_s=peak_flop_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
-    return np.asarray(peak_flop_per_s, dtype=float) / bandwidth_bytes_per_s
+    return peak_flop_per_s / bandwidth_bytes_per_s
 
 
-def data_parallel_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
+def data_parallel_intensity(tokens_per_microbatch: float, microbatches: float = 1) -> float:
     """Intensity of the gradient's all-reduce: 6 FLOPs a token over 8 bytes, both a parameter.  [FLOP/byte]
 
     Layered accumulation reduces a layer when all its `microbatches` are done, so all of them hide it; the usual order
     hides it behind the last one only: give 1.
     """
-    return 0.75 * np.asarray(microbatches, dtype=float) * tokens_per_microbatch
+    return 0.75 * microbatches * tokens_per_microbatch
 
 
-def pipeline_intensity(hidden_size: Number, layers_per_stage: Number = 1) -> Number:
-    """Intensity of sends between stages; a modular stage has one layer and sends the most.  [FLOP/byte]"""
-    return 12.0 * np.asarray(hidden_size, dtype=float) * layers_per_stage
+def gather_intensity(tokens_per_microbatch: float, microbatches: float = 1) -> float:
+    """Intensity of gathering partitioned weights for the forward: 2 FLOPs a token over 4 bytes.  [FLOP/byte]"""
+    return 0.5 * microbatches * tokens_per_microbatch
 
 
-def tensor_intensity(hidden_size: Number, tp: Number, recompute_collectives: bool = False) -> Number:
+def pipeline_intensity(hidden_size: float) -> float:
+    """Intensity of sends between modular stages, which have one layer and send the most.  [FLOP/byte]"""
+    return 12.0 * hidden_size
+
+
+def tensor_intensity(hidden_size: float, tp: int, recompute_collectives: bool = False) -> float:
     """Intensity of four all-reduces a layer, six where recomputation repeats them; infinite for tp = 1.  [FLOP/byte]"""
-    with np.errstate(divide="ignore"):
-        return (2.0 if recompute_collectives else 3.0) * np.asarray(hidden_size, dtype=float) / (np.asarray(tp) - 1.0)
+    return (2.0 if recompute_collectives else 3.0) * hidden_size / (tp - 1.0) if tp > 1 else inf
 
 
-def pipeline_bubble(pp: Number, microbatches: Number, chunks: Number = 1) -> Number:
+def pipeline_bubble(pp: int, microbatches: int, chunks: int = 1) -> float:
     """Idle over busy time of a pipeline that fills and drains once: (pp − 1)/(chunks · microbatches).
 
     Modular pipelines hold one layer a chunk: chunks = layers/pp, so pp (pp − 1)/(microbatches · layers).
     """
-    return (np.asarray(pp, dtype=float) - 1) / (np.asarray(chunks, dtype=float) * microbatches)
+    return (pp - 1.0) / (float(chunks) * microbatches)
 
 
-def gather_intensity(tokens_per_microbatch: Number, microbatches: Number = 1) -> Number:
-    """Intensity of gathering partitioned weights for the forward: 2 FLOPs a token over 4 bytes.  [FLOP/byte]
-
-    `microbatches` as in `data_parallel_intensity`. The backward's gather and reduce hide like the all-reduce.
-    """
-    return 0.5 * np.asarray(microbatches, dtype=float) * tokens_per_microbatch
-
-
-def training_time(shape: FamilyModel, num_gpus: Number, overhead: Number, peak_flop_per_s: float) -> Number:
+def training_time(shape: FamilyModel, num_gpus: int, overhead: float, peak_flop_per_s: float) -> float:
     """Time of the whole run on GPUs at their peak, stretched by overheads (bubble, tensor-parallel).  [s]"""
-    require_positive(num_gpus=num_gpus, peak_flop_per_s=peak_flop_per_s)
-    stretched = shape.training_flop * (1 + np.asarray(overhead, dtype=float))
-    return stretched / (np.asarray(num_gpus, dtype=float) * peak_flop_per_s)
+    return shape.training_flop * (1 + overhead) / (num_gpus * peak_flop_per_s)
 
 
 def formula_days(answer: Estimate | None, shape: FamilyModel) -> float:
@@ -148,12 +125,11 @@ def formula_days(answer: Estimate | None, shape: FamilyModel) -> float:
     without a plan.
     """
     if answer is None:
-        return float("nan")
-    plan, cluster = answer.scenario.plan, answer.scenario.cluster
-    both_ways = 2.0 * cluster.node.nvlink_bandwidth_bytes_per_s
+        return nan
+    plan, both_ways = answer.scenario.plan, 2.0 * answer.scenario.cluster.node.nvlink_bandwidth_bytes_per_s
     bubble = pipeline_bubble(plan.pp, answer.num_microbatches, plan.num_chunks)
     tensor = needed_intensity(answer.peak_flop_per_s, both_ways) / tensor_intensity(shape.hidden_size, plan.tp)
-    return float(training_time(shape, answer.num_gpus, bubble + tensor, answer.peak_flop_per_s)) / 86400.0
+    return training_time(shape, answer.num_gpus, bubble + tensor, answer.peak_flop_per_s) / 86400.0
 
 
 def usual_efficiency(bandwidth: str) -> float | None:
@@ -166,42 +142,6 @@ def usual_efficiency(bandwidth: str) -> float | None:
         if name.startswith("ethernet-") and preset["inter_node_bandwidth"] == " ".join(bandwidth.split()):
             return float(load_preset("clusters", name)["network_efficiency"])
     return None
-
-
-def _described(x: int, bandwidth: str, vocabulary: int) -> Scenario:
-    """X_x on its cluster, with the network as its profile has it."""
-    shape = family(x)
-    domain = max(size for size in range(1, DOMAIN + 1) if x % size == 0)
-    batch = max(1, int(shape.critical_batch_sequences))
-    return build_scenario(
-        {
-            "name": f"X_{x}",
-            "model": {
-                "name": f"x{x}",
-                "num_layers": shape.num_layers,
-                "hidden_size": shape.hidden_size,
-                "num_heads": shape.num_heads,
-                "vocab_size": vocabulary,
-                "max_sequence_length": shape.sequence_length,
-            },
-            "cluster": {
-                "preset": "generic-a100-16",
-                "node": {"gpus_per_node": domain, "nics_per_node": domain},
-                "num_nodes": batch,
-                "inter_node_bandwidth": bandwidth,
-                "network": None,  # as the paper has it: every card reaches every other, however many there are
-            },
-            "plan": {},
-            "training": {
-                "global_batch_size": batch,
-                "sequence_length": shape.sequence_length,
-                "precision": "fp16",
-                "tokens": STEPS * shape.critical_batch_tokens,
-            },
-            "stack": "lamy-poirier",
-            "profile": "a100",
-        }
-    )
 
 
 def question(
@@ -222,14 +162,27 @@ def question(
     """
     if ideal_network and efficiency is not None:
         raise SpecError(f"an ideal network has no efficiency of {efficiency:g}; give one or the other")
-    scenario = _described(x, bandwidth, vocabulary)
+    shape = family(x)
+    batch, domain = max(1, int(shape.critical_batch_sequences)), max(n for n in range(1, DOMAIN + 1) if x % n == 0)
     alone = usual_efficiency(bandwidth) if efficiency is None and not ideal_network else efficiency
+    sizes = {"num_layers": x, "hidden_size": shape.hidden_size, "num_heads": x, "vocab_size": vocabulary}
+    # As the paper has it: every card reaches every other, however many there are.
+    cluster = {"preset": "generic-a100-16", "node": {"gpus_per_node": domain, "nics_per_node": domain}, "network": None}
+    training = {"global_batch_size": batch, "sequence_length": shape.sequence_length, "precision": "fp16"}
+    scenario = build_scenario({
+        "name": f"X_{x}",
+        "model": {"name": f"x{x}", **sizes, "max_sequence_length": shape.sequence_length},
+        "cluster": {**cluster, "num_nodes": batch, "inter_node_bandwidth": bandwidth},
+        "plan": {},
+        "training": {**training, "tokens": STEPS * shape.critical_batch_tokens},
+        "stack": "lamy-poirier",
+        "profile": "a100",
+    })  # fmt: skip
     measured = {"network_efficiency": alone, "network_shared_efficiency": efficiency}
     scenario = scenario.replace(cluster=scenario.cluster.replace(**measured))
-    if not ideal_network:
-        return scenario
     profile = scenario.profile
-    return scenario.replace(profile=profile.replace(network=profile.network.replace(**IDEAL_NETWORK)))
+    ideal = profile.replace(network=profile.network.replace(**IDEAL_NETWORK))
+    return scenario.replace(profile=ideal) if ideal_network else scenario
 
 
 def with_wide_tensor(scenario: Scenario, tp: int) -> Scenario:
