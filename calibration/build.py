@@ -378,7 +378,9 @@ def _own_values(
     own = {}
     for operation in OWN_VALUES:
         points_of = measured(operation)
-        if wanted or len(points_of):
+        if wanted and operation != "all_to_all" and not len(points_of):
+            draft.missing.append(f"{link}{operation} (taken as all-reduces)")
+        elif wanted or len(points_of):
             fit_one = partial(fit, operation=operation)
             found = draft.add(f"{link}{operation}", points_of, fit_one, _LEAST_SIZES, prior(operation))
             own |= {operation: found} if found else {}

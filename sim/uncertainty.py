@@ -56,10 +56,6 @@ REST = 0.05
 """Standard deviation of what a run's logarithm has of its own: of 0.03, 0.05, 0.07 and 0.1 that with the least error
 after one measured run (`flopcast validate --transfer`). Likelihoods alone would have half of it, and trust it more."""
 
-OWN = 0.09
-"""Standard deviation of that rest beside measured runs, for the interval: of 0.05, 0.07 and 0.09 the value with which
-85 % and more of three collections' runs, each, lie inside after one and after three runs of their source."""
-
 
 class Spreads(NamedTuple):
     """How far predictions are off, as learnt from published runs.
@@ -150,20 +146,18 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     """Standard deviation of the logarithm of a step time, once some runs were measured to which its profile was drawn.
 
     A step's logarithm is linear in the parts' errors, and a source's errors are a Student t of ν = FREEDOM. Measured
-    runs M that were off by e leave the variance k(x, x) + o² − k(x, M) K⁻¹ k(M, x), times (ν + eᵀ K⁻¹ e) / (ν + |M|),
-    with K = k(M, M) + r², r = REST and o = OWN (Ding 2016, arXiv:1604.00561): more, the further off they were. Unlike
-    runs that are off as expected leave it as it was without them, k(x, x) + r².
+    runs M that were off by e leave the variance k(x, x) + r² − k(x, M) K⁻¹ k(M, x), times (ν + eᵀ K⁻¹ e) / (ν + |M|),
+    with K = k(M, M) + r² and r = REST (Ding 2016, arXiv:1604.00561): more, the further off they were.
     """
     spreads = spreads or shipped_spreads()
     own = doubt.loads(spreads)
-    before = float(own @ own)
-    if not measured:
-        return min(hypot(sqrt(before), REST), WIDEST / spreads.reach[1])
-    common, off = covariance(measured, [doubt], spreads)[:, 0], np.array([run.log_error for run in measured])
-    both = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
-    by_common, by_off = np.linalg.solve(both, np.array([common, off]).T).T
-    variance = min(before + REST**2, before - float(common @ by_common) + OWN**2)
-    variance *= (FREEDOM + float(off @ by_off)) / (FREEDOM + len(measured))
+    variance = float(own @ own) + REST**2
+    if measured:
+        common, off = covariance(measured, [doubt], spreads)[:, 0], np.array([run.log_error for run in measured])
+        both = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
+        by_common, by_off = np.linalg.solve(both, np.array([common, off]).T).T
+        variance -= float(common @ by_common)
+        variance *= (FREEDOM + float(off @ by_off)) / (FREEDOM + len(measured))
     return min(sqrt(variance), WIDEST / spreads.reach[1])
 
 
@@ -294,7 +288,7 @@ def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
     provenance, place = scenario.profile.provenance, place_of(scenario)
     if (measured_run(scenario), place) in [(run.name, run.place) for run in provenance.measured]:
         return GRADES[0], ""
-    if provenance.of_datasheet:
+    if provenance.of_datasheet and not provenance.measured:
         return GRADES[3], "one measured step (flopcast anchor)"
     if is_unknown(scenario.stack) and not provenance.measured:
         named = scenario.stack.framework not in UNKNOWN  # and no published run has it

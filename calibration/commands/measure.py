@@ -50,7 +50,13 @@ class Fitting:
             raise SpecError(f"--network: {error}") from None
         stated = {name: value for name, value in machine.items() if value != "not stated"}
         cluster = measured_cluster(stated, self.node, rate)
-        return cluster, profile_of_gpu(cluster.gpu) if self.base is None else read_profile(self.base)
+        base = profile_of_gpu(cluster.gpu) if self.base is None else read_profile(self.base)
+        if base.provenance.measured:
+            raise SpecError(
+                f"--base {self.base} was drawn to training runs, which the new measurements may explain otherwise. Fit "
+                "to the profile that it was made from, then draw the result to the runs: flopcast anchor … --profile"
+            )
+        return cluster, base
 
 
 def run(

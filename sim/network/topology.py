@@ -144,7 +144,9 @@ def _top(
         return f"network.levels.{name}.below allows {most:,} {what}, not {joined:,}"
     if not child:
         cards = num_nodes * nics
-        if rails > 1 or cards > spec.ports:
+        if rails > 1:
+            return f"one {name} switch cannot join {rails} rails (network.rail_optimised)"
+        if cards > spec.ports:
             return f"one {name} switch cannot join {cards:,} cards"
         return Level(name, 1, num_nodes, 1, 0, cards, spec.ports, 0.0)
     cables = child.groups * child.cables_per_group
