@@ -65,8 +65,11 @@ class Estimate(NotebookDisplay):
     def _of_switches(self) -> tuple[str, ...]:
         """What switches leave of the network cards where it is not all, and what that adds to the step."""
         cluster = self.scenario.cluster
-        if cluster.network is None or not (shares := switch_shares(plans_of(self.scenario).layouts)):
+        if cluster.network is None:
             return ()
+        if not (shares := switch_shares(plans_of(self.scenario).layouts)):
+            tight = any(level.oversubscription > 1.0 for level in cluster.network.levels.values())
+            return ("oversubscribed switches cost this plan nothing: few cards send through them at once",) * tight
         said = f"when all groups communicate at once, switches leave this share of each network card: {shares}"
         try:
             free = self.scenario.replace(cluster=cluster.replace(network=cluster.network.unblocked))

@@ -53,8 +53,8 @@ class Fitting:
         base = profile_of_gpu(cluster.gpu) if self.base is None else read_profile(self.base)
         if base.provenance.measured:
             raise SpecError(
-                f"--base {self.base} was drawn to training runs, which the new measurements may explain otherwise. Fit "
-                "to the profile that it was made from, then draw the result to the runs: flopcast anchor … --profile"
+                f"--base {self.base} was fitted to training runs, which new measurements may explain otherwise. Fit to "
+                "the profile that it was made from, then anchor the result: flopcast anchor SCENARIO --profile FILE"
             )
         return cluster, base
 

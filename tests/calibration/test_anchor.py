@@ -97,7 +97,7 @@ def test_runs_that_were_measured_are_remembered(anchored, tmp_path):
     assert any("they do not count as measured" in line for line in other.assumed)
     journal = ROOT / "calibration" / "data" / "h100.jsonl"
     fit = ["calibrate", "fit", str(journal), "--base", str(out), "-o", str(tmp_path / "fit.yaml")]
-    assert "was drawn to training runs" in str(CliRunner().invoke(app, fit).exception)
+    assert "was fitted to training runs" in str(CliRunner().invoke(app, fit).exception)
 
 
 def test_repeats_of_one_scenario_are_one_run(tmp_path):

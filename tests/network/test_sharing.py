@@ -151,7 +151,9 @@ def test_the_answer_says_what_switches_leave():
     hidden = more < 5e-4 * slow.step_time_s
     assert ("It costs nothing visible" if hidden else f"a step would take {show_time(more)} ") in said
     assert slow.assumptions.index(said) < 2
-    assert "switches leave this share" not in " ".join(estimate(built()).assumptions)
+    nothing = "oversubscribed switches cost this plan nothing"
+    ring, one = (" ".join(estimate(built(ratio=ratio)).assumptions) for ratio in (2.0, 1.0))
+    assert (nothing in ring, nothing in one, "switches leave this share" in ring + one) == (True, False, False)
 
 
 @settings(max_examples=20, deadline=None)
