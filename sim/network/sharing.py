@@ -51,7 +51,8 @@ def card_share(
         _machines[id(cluster)] = (cluster, build_topology(cluster), {})
     _, topology, known = _machines[id(cluster)]
     assert cluster.network is not None
-    if cluster.network.is_nonblocking(level.name for level in topology.levels[:-1]):
+    inner = [level.name for level in topology.levels[:-1]]
+    if not inner or cluster.network.is_nonblocking(inner):  # under a single switch no links between switches are shared
         return 1.0
     if shape is None or (shape, pattern) not in known:
         sources, targets, weight = flows_of(groups(), pattern, topology.domain_gpus)
