@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,26 @@ def test_sliders_draw_again(name, moves, monkeypatch):
         controls[control].value = value
         pictures.append(panel.result._repr_png_())
     assert len(set(pictures)) == len(pictures)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if path.stem != "04_calibrate"], ids=lambda path: path.stem
+)
+def test_committed_words_are_what_it_prints(path, monkeypatch, capsys):
+    """The other notebook measures this machine; how long a cell took differs from run to run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    monkeypatch.chdir(path.parent)
+    names: dict = {"__name__": "__main__"}
+    for cell in code_cells(path):
+        exec(compile("".join(cell["source"]), str(path), "exec"), names)
+        printed, shown = capsys.readouterr().out, [each for each in cell["outputs"] if each.get("name") == "stdout"]
+        untimed = [re.sub(r"in \d+\.\d s", "in … s", words) for words in (printed, "".join(map(text_of, shown)))]
+        if "sliders" not in untimed[1]:
+            assert untimed[0] == untimed[1]
+
+
+def text_of(output):
+    return "".join(output["text"])
