@@ -114,14 +114,16 @@ def attention_kernel(data: MeasurementSet) -> FlashVersion | None:
 def attention_points(data: MeasurementSet) -> pd.DataFrame:
     """Measured fused attention by that kernel, by the FLOPs it executes.
 
-    Whether a causal kernel skips the masked half is told from the times: on GPUs it does, on CPUs it may not. Where it
-    does, training's causal shapes count alone, for what is skipped costs some of the rate.
+    Whether a causal kernel skips the masked half is told from the times of the longest sequences, as short ones take
+    as long either way: on GPUs it does, on CPUs it may not. Where it does, training's causal shapes count alone, for
+    what is skipped costs some of the rate.
     """
     kernel = attention_kernel(data)
     items = [item for item in data.of("attention") if BACKENDS.get(str(item.shape.get("backend"))) == kernel]
     times, causal = _by_shape(items), [item for item in items if item.shape.get("causal")]
-    twins = ((item, times.get(_shape_of(item, causal=0))) for item in causal)
-    ratios = [item.time_s / twin for item, twin in twins if twin]
+    twins = [(item, twin) for item in causal if (twin := times.get(_shape_of(item, causal=0)))]
+    longest = max((item.shape["length"] for item, _ in twins), default=0)
+    ratios = [item.time_s / twin for item, twin in twins if item.shape["length"] == longest]
     skips = not ratios or float(np.median(ratios)) < 0.75
     chosen = causal if skips and causal else items
     return _frame("flop length backward columns time_s", (_attention(item, skips) for item in chosen))

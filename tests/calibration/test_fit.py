@@ -183,3 +183,15 @@ def test_kernels_that_carry_a_state_are_as_measured_on_an_h100():
     slower = carried.assign(time_s=2 * carried.time_s)
     half = fit_state(slower, GpuSpec.read(load_preset("gpus", "h100-sxm-80gb"), "h100"))
     assert half.params["state_speed"] == pytest.approx(found.params["state_speed"] / 2)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_attention_that_skips_what_is_masked_is_known_by_its_long_sequences(gpu):
+    """A causal kernel takes as long as another over 512 tokens, and little more than half as long over 8,192."""
+    found = points.attention_points(read_journal(DATA / f"{gpu}.jsonl"))
+    fit = kernels.fit_attention(
+        found, GpuSpec.read(load_preset("gpus", f"{gpu}-sxm-{'80' if gpu == 'h100' else '141'}gb"), gpu), "bf16"
+    )
+    assert fit.median_error < 0.08
+    assert 0.65 < fit.params["forward_efficiency"] < 0.8
+    assert 0.5 < fit.params["backward_efficiency"] < 0.65
