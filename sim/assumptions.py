@@ -51,7 +51,7 @@ def stated_assumptions(plans: Plans, scenario: Scenario, notes: Iterable[str]) -
         *cores_assumed(scenario),
         *compute.doubtful(scenario),
         *_together(notes),
-        *_third_parties(scenario),
+        *third_parties(scenario),
         *scenario.assumed,
         *(line for each in (layouts, layers, routing, recompute) for line in each.assumed(scenario)),
         *(line for each in (compute, block) for line in each.assumed(scenario)),
@@ -73,7 +73,7 @@ def _doubtful_batch(scenario: Scenario) -> Iterator[str]:
         )
 
 
-def _third_parties(scenario: Scenario) -> Iterator[str]:
+def third_parties(scenario: Scenario) -> Iterator[str]:
     """Yield how much slower people outside the frameworks' teams were with such a stack, until a run was measured."""
     profile = scenario.profile
     if scenario.stack.framework == "megatron-lm" and profile.name in THIRD_PARTIES and not profile.provenance.measured:

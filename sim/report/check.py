@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from sim.assumptions import third_parties
 from sim.check import Check
 from sim.foreign.logs import LoggedSteps
 from sim.report.terminal import assumptions, indented, title
@@ -39,7 +40,8 @@ def check_view(found: Check, logged: LoggedSteps, command: str, made: str, ancho
     condition = "" if found.verdict == "normal" else ", if nothing is wrong"
     blocks += ["", title(f"Next{condition}: fit a profile to your run, for all further estimates.")]
     blocks += [_shell_lines(anchor, 2, width)]
-    return Group(*blocks, *assumptions([found.answer.interval_basis, *logged.notes]))
+    notes = (found.answer.interval_basis, *third_parties(found.answer.scenario), *logged.notes)
+    return Group(*blocks, *assumptions(notes))
 
 
 def verdict_words(found: Check) -> str:

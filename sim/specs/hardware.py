@@ -161,9 +161,9 @@ class NodeSpec(Spec):
     """Bandwidth of NVLink per GPU and direction. Without NVLink, that of PCIe between two cards (32 GB/s on 16 lanes of
     Gen4, half of it where bytes are copied through the host's memory), with nvlink_topology pcie. [bytes/s]"""
     nvlink_topology: Literal["switch", "hybrid_cube_mesh", "full_mesh", "pcie"] = "switch"
-    """How NVLink joins the GPUs: through switches; or directly, where groups use a part of it: as in DGX-1 with V100,
-    or with links of its own for each pair (AMD's xGMI, four GH200, bridges). pcie: not at all; cards talk through the
-    host."""
+    """How NVLink joins the GPUs: through switches; or directly, where nvlink_bandwidth is all of a GPU's links together
+    and a smaller group has only those among its members: as in DGX-1 with V100, or with equal links for each pair
+    (full_mesh: AMD's xGMI, four GH200, bridges). pcie: not at all; cards talk through the host."""
     nics_per_node: PositiveInt
     """Network cards for compute traffic."""
     nic_bandwidth_bytes_per_s: PositiveFloat

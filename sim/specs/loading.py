@@ -199,15 +199,22 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     stated = {key: value for key, value in profile.items() if key != "preset"}
     settled = Profile.read(laid_over(presets.datasheet_profile(gpu), stated), "profile")
     by_name = presets.rates_by_name(gpu)
-    by_power = gpu.max_power_w is not None and "gemm" not in {each.section for each in by_name}
-    attention = settled.attention
+    by_name_or_stated = {each.section for each in by_name} | {path.partition(".")[0] for path in flat(stated)}
+    by_power = gpu.max_power_w is not None and "gemm" not in by_name_or_stated
+
+    def share(value: float, *path: str) -> str:
+        return f"{value:.0%}{' (as stated)' if '.'.join(path) in flat(stated) else ''}"
+
+    gemm, attention = settled.gemm.max_efficiency, settled.attention
     assumed.append(
         f"no measured profile of {gpu.name} is used (profile datasheet). Peaks and bandwidths are its datasheet's. "
         "It is assumed to reach the shares of them that other GPUs reach. Of peak, that is "
-        f"{settled.gemm.max_efficiency:.0%} in multiplies{' (by its power)' * by_power}, "
-        f"{attention.forward_efficiency:.0%} in attention's forward and {attention.backward_efficiency:.0%} in its "
-        f"backward. Of bandwidths, it is {settled.memory.efficiency:.0%} in memory, {settled.nvlink.efficiency:.0%} in "
-        f"a node and {settled.network.efficiency:.0%} between nodes"
+        f"{share(gemm, 'gemm', 'max_efficiency')} in multiplies{' (by its power)' * by_power}, "
+        f"{share(attention.forward_efficiency, 'attention', 'forward_efficiency')} in attention's forward and "
+        f"{share(attention.backward_efficiency, 'attention', 'backward_efficiency')} in its backward. Of bandwidths, "
+        f"it is {share(settled.memory.efficiency, 'memory', 'efficiency')} in memory, "
+        f"{share(settled.nvlink.efficiency, 'nvlink', 'efficiency')} in a node and "
+        f"{share(settled.network.efficiency, 'network', 'efficiency')} between nodes"
     )
     for each in by_name:
         field = f"{each.section}.{next(iter(each.values))}"
