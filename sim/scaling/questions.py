@@ -50,9 +50,7 @@ def length_of(model: ModelSpec, length: int | None, most: int = LONGEST) -> tupl
         require_positive(sequence_length=length)
         return length, ()
     read = min(model.max_sequence_length, most)
-    return read, (
-        f"sequences have {read:,} tokens: the model's limit, or {most:,} if that is less (--seq)",
-    )
+    return read, (f"sequences have {read:,} tokens: the model's limit, or {most:,} if that is less (--seq)",)
 
 
 def precision_of(gpu: GpuSpec, precision: str | None = None) -> tuple[str, tuple[str, ...]]:

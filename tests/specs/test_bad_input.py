@@ -220,7 +220,10 @@ def test_rates_of_a_maker_and_of_a_card_by_name_are_said_too():
 def test_the_shares_that_a_datasheet_lacks_are_said_as_they_are_stated():
     stated = on_a_card_that_nobody_measured("profile.memory.efficiency=0.7")
     [said] = [line for line in stated.assumed if line.startswith("no measured profile")]
-    assert "45% in attention's forward and 33% in its backward. Of bandwidths, it is 70% (as stated) in memory, 81% in a" in said
+    assert (
+        "45% in attention's forward and 33% in its backward. Of bandwidths, it is 70% (as stated) in memory, 81% in a"
+        in said
+    )
     with pytest.raises(SpecError, match=r"profile.gemm.max_efficiency = 'high': should be a valid number"):
         on_a_card_that_nobody_measured("profile.gemm.max_efficiency=high")
 
