@@ -102,13 +102,8 @@ def _deadline_facts(found: InTime | None) -> list[tuple[str, str, str]]:
         run = found.certain.run
         takes = f"{show_time(run.wall_s)}, {money(run.cost, run.currency)}"
         more = f". For a chance of 95% or more rent {run.num_gpus:,} GPUs ({takes})"
-    return [
-        (
-            "In time",
-            f"{found.chance:.0%}",
-            f"chance to end within {show_time(found.within_s)}, with spares for failed nodes{more}",
-        )
-    ]
+    said = f"chance to end within {show_time(found.within_s)}, with spares for failed nodes{more}"
+    return [("In time", f"{found.chance:.0%}", said)]
 
 
 def _batch_facts(planned: Planned) -> tuple[str, str]:
