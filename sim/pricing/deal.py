@@ -31,9 +31,10 @@ _NO_STAGES = np.zeros(0, dtype=np.int64)
 
 
 def put_together(counts: Floats, blocks: Floats, axis: int = 0) -> Floats:
-    """Return what parts have of what each block has, with parts on the axis of the blocks, or of blocks and tables."""
-    each = np.moveaxis(blocks, axis, 0)
-    return np.moveaxis(np.einsum("pb...,b...->p...", counts[:, : len(each)], each), 0, axis)
+    """Return what parts have of what each block has, with parts on the axis of the blocks."""
+    each = blocks.swapaxes(0, axis)
+    parts: Floats = np.einsum("pb...,b...->p...", counts[:, : len(each)], each).swapaxes(0, axis)
+    return parts
 
 
 @dataclass(frozen=True, eq=False, slots=True)

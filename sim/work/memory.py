@@ -73,7 +73,8 @@ class MemoryUse:
 
 def by_rank(use: MemoryUse, num_ranks: int) -> tuple[MemoryUse, ...]:
     """Memory of ranks, whose numbers are arrays over them, one by one."""
-    columns = [np.broadcast_to(getattr(use, field.name), num_ranks).tolist() for field in fields(use)]
+    values = (np.asarray(getattr(use, field.name)) for field in fields(use))
+    columns = [each.tolist() if each.shape == (num_ranks,) else [each.item()] * num_ranks for each in values]
     return tuple(MemoryUse(*numbers) for numbers in zip(*columns, strict=True))
 
 
