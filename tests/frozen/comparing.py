@@ -15,9 +15,9 @@ from tests.frozen.sections import Jobs, tried
 
 ANSWERS = Path(__file__).parent / "answers.json.gz"
 TOLERANCE = 1e-9
+"""Relative difference of two numbers from which on they differ."""
 FITTED = {"scaling fit --json": 1e-6}
 """Answers at which an optimiser ends, which differ from one kind of processor to another: how far they may."""
-"""Relative difference of two numbers from which on they differ."""
 REFUSALS = ("SpecError", "ScheduleError", "ProfileError", "InfeasiblePlan")
 Answers = dict[str, dict[str, Any]]
 """Section -> name -> answer."""
