@@ -199,8 +199,8 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     stated = {key: value for key, value in profile.items() if key != "preset"}
     settled = Profile.read(laid_over(presets.datasheet_profile(gpu), stated), "profile")
     by_name = presets.rates_by_name(gpu)
-    by_name_or_stated = {each.section for each in by_name} | {path.partition(".")[0] for path in flat(stated)}
-    by_power = gpu.max_power_w is not None and "gemm" not in by_name_or_stated
+    settled_otherwise = {f"{each.section}.max_efficiency" for each in by_name} | set(flat(stated))
+    by_power = gpu.max_power_w is not None and "gemm.max_efficiency" not in settled_otherwise
 
     def share(value: float, *path: str) -> str:
         return f"{value:.0%}{' (as stated)' if '.'.join(path) in flat(stated) else ''}"
