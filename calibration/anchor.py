@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def anchor(
     scenarios: Annotated[
         list[Path],
-        typer.Argument(metavar="SCENARIO...", help="The runs' scenario files.", autocompletion=options.scenario_files),
+        typer.Argument(metavar="SCENARIO...", help="The runs' scenario files."),
     ],
     measured: Annotated[
         list[str],
@@ -34,7 +34,9 @@ def anchor(
         list[str] | None,
         typer.Option("--set", "-s", help="Override a field of all: plan.tp=4.", autocompletion=options.fields),
     ] = None,
-    profile: options.ProfileOption = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="A profile's name or YAML file, instead of the scenario's.")
+    ] = None,
     parameter: Annotated[list[str] | None, typer.Option(help="Fit only these (gemm.max_efficiency, …).")] = None,
     as_json: Json = False,
 ) -> None:

@@ -42,10 +42,10 @@ def test_tools_answer_with_the_same_json():
             ("search", {"scenario": "1.7b", "top": 2}),
             ("train", {"scenario": FILE, "tokens": "300B"}),
             ("plan", {"model": "llama3-8b", "gpus": 16, "gpu": "h100", "tokens": "1T", "memory_limit": "60 GB"}),
-            ("finetune", {"model": "qwen2.5-7b", "samples": "50k", "gpu": "h100", "gpus": 1, "lora": 8}),
-            ("check", {"scenario": "1.7b", "step_times_s": [9.0, 6.6, 6.7, 6.6]}),
-            ("presets", {"kind": "clusters"}),
-            ("fields", {"section": "plan"}),
+            ("finetune", {"model": "qwen2.5-7b", "samples": "50k", "gpu": "h100", "gpus": 1, "lora": "8"}),
+            ("check", {"log": "1.7b", "measured": ["9.0 s", "6.6 s", "6.7 s", "6.6 s"]}),
+            ("presets", {"kind_of_preset": "clusters"}),
+            ("fields", {"which": "plan.tp"}),
             ("estimate", {"scenario": "1.8b"}),
             ("estimate", {"scenario": "1.7b", "overrides": ["plan.tp=7"]}),
         ],
@@ -62,7 +62,7 @@ def test_tools_answer_with_the_same_json():
     assert tuned["fits"]
     assert (checked["verdict"], checked["log"]["warm_up"]) == ("slow", 1)
     assert "selene" in presets["clusters"]
-    assert "Tensor" in fields["plan.tp"]
+    assert "Tensor" in fields["answer"][0]["meaning"]
     assert "did you mean '1.7b'" in unknown
     assert "must divide" in wrong
 

@@ -19,7 +19,7 @@ WRITERS = {
     f"search {SMALL} --top 1 -o": "best.yaml",
     "import tests/foreign/files/gpt3_175b_slurm.sh --cluster selene -o": "mine.yaml",
     f"export {SMALL} --to megatron-lm -o": "run.sh",
-    f"timeline {SMALL} --png": "step.png",
+    f"timeline {SMALL} --figure": "step.png",
     "anchor scenarios/megatron-2021/1.7b.yaml --measured 3.7s -o": "mine.yaml",
     "calibrate fit calibration/data/dgx-a100-gemm.csv --node dgx-a100-80gb --draws 1 -o": "dgx.yaml",
 }

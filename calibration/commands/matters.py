@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flopcast_calibration.commands.shared import console
-from sim.commands.options import Overrides, ProfileOption
 
 
 def matters(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
-    overrides: Overrides = None,
-    profile: ProfileOption = None,
+    *,
+    overrides: Sequence[str] = (),
+    profile: str | None = None,
     top: Annotated[int, typer.Option(min=1, help="Numbers shown.")] = 12,
 ) -> None:
     """Which numbers of the GPU, the node, the network and the profile move the step most: each 10 % less in turn."""
@@ -23,11 +24,10 @@ def matters(
     from sim.commands.progress import spinner
     from sim.table import columns_table
 
-    given = tuple(overrides or ())
     with spinner("estimating") as say:
         found = effects(
-            load_scenario(scenario, given, profile),
-            lambda override: load_scenario(scenario, (*given, override), profile),
+            load_scenario(scenario, overrides, profile),
+            lambda override: load_scenario(scenario, (*overrides, override), profile),
             say,
         )
     shown = found[:top]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sim.commands import options as opt
+from sim.commands.options import Answer
 from sim.errors import FlopcastError, SpecError
 from sim.specs import ParallelPlan, Scenario, build_scenario, load_scenario
 from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
@@ -29,30 +29,30 @@ WORTH = 0.1
 
 
 def estimate(
-    scenario: opt.ScenarioFile,
-    overrides: opt.Overrides = None,
-    engine: opt.Engine = "dag",
-    profile: opt.ProfileOption = None,
-    verbose: opt.Verbose = False,
-    as_json: opt.AsJson = False,
-) -> None:
+    scenario: Path,
+    *,
+    overrides: Sequence[str] = (),
+    engine: str = "dag",
+    profile: str | None = None,
+    verbose: bool = False,
+) -> Answer:
     """How long a step takes, how many FLOP/s that is, where the time goes, and whether it fits."""
     from sim import estimate as run
 
-    given = load_scenario(scenario, overrides or (), profile)
+    given = load_scenario(scenario, overrides, profile)
     answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine)
-    if as_json:
-        opt.print_json(answer.to_dict())
-    else:
+
+    def views() -> Iterator[Any]:
         from sim.report.text import estimate_view, opening, remarks
 
-        opt.print_view(opening(answer))
+        yield opening(answer)
         searched = not given.is_open and engine == "dag" and answer.num_gpus <= QUICK
-        asked = partial(_search_asked, scenario, overrides or (), profile, answer.num_gpus)
+        asked = partial(_search_asked, scenario, overrides, profile, answer.num_gpus)
         if searched and given.cluster.node.cores is None and (words := _faster_plan(answer, asked)):
-            opt.print_view(remarks({"Would help": words}))
-        opt.print_view(partial(estimate_view, answer, verbose=verbose))
-    answer.require_fit()
+            yield remarks({"Would help": words})
+        yield partial(estimate_view, answer, verbose=verbose)
+
+    return Answer(answer.to_dict, views, (answer,))
 
 
 def _search_asked(scenario: Path, overrides: Sequence[str], profile: str | None, num_gpus: int) -> str:
@@ -114,12 +114,12 @@ def _best_plan(scenario: Scenario) -> ParallelPlan:
 def compare(
     first: str,
     second: str,
-    overrides: opt.Overrides = None,
-    engine: opt.Engine = "dag",
-    profile: opt.ProfileOption = None,
-    verbose: opt.Verbose = False,
-    as_json: opt.AsJson = False,
-) -> None:
+    *,
+    overrides: Sequence[str] = (),
+    engine: str = "dag",
+    profile: str | None = None,
+    verbose: bool = False,
+) -> Answer:
     """Two scenarios side by side: what differs, and what it does. Overrides apply to both.
 
     first SCENARIO : A scenario in YAML; - reads it from a pipe. FILE@FIELD=VALUE overrides a field of this one alone.
@@ -131,11 +131,9 @@ def compare(
     pairs = [split_scenario(text) for text in (first, second)]
     if all(path == "-" for path, _ in pairs):
         raise SpecError("- reads one scenario from a pipe; name a file for the other")
-    one, other = (run(load_scenario(path, (*(overrides or ()), *own), profile), engine) for path, own in pairs)
+    one, other = (run(load_scenario(path, (*overrides, *own), profile), engine) for path, own in pairs)
     view = partial(compare_view, one, other, verbose, [own for _, own in pairs])
-    opt.print_answer(as_json, lambda: [one.to_dict(), other.to_dict()], view)
-    for answer in (one, other):
-        answer.require_fit()
+    return Answer(lambda: [one.to_dict(), other.to_dict()], lambda: [view()], (one, other))
 
 
 def split_scenario(text: str) -> tuple[str, list[str]]:
@@ -149,26 +147,18 @@ def split_scenario(text: str) -> tuple[str, list[str]]:
     return path, own
 
 
-def layout(
-    scenario: opt.ScenarioFile,
-    overrides: opt.Overrides = None,
-    profile: opt.ProfileOption = None,
-    as_json: opt.AsJson = False,
-) -> None:
+def layout(scenario: Scenario) -> Answer:
     """The pipeline layout whose slowest stage is fastest, in Megatron's letters, and what it gains."""
     from sim.search.stages import balance_layout
 
-    found = balance_layout(load_scenario(scenario, overrides or (), profile))
+    found = balance_layout(scenario)
     before, after = show_time(found.before.step_time_s), show_time(found.answer.step_time_s)
-    if as_json:
-        opt.print_json(found.to_dict())
-    else:
-        typer.echo(
-            f"pipeline_layout  {found.layout}\n"
-            f"step time        {after}; the plan's own layout takes {before}\n"
-            f"bound            another layout may be up to {found.gap:.1%} faster, and none more than that"
-        )
-    found.answer.require_fit()
+    words = (
+        f"pipeline_layout  {found.layout}\n"
+        f"step time        {after}; the plan's own layout takes {before}\n"
+        f"bound            another layout may be up to {found.gap:.1%} faster, and none more than that"
+    )
+    return Answer(found.to_dict, lambda: [words], (found.answer,))
 
 
 def check(
@@ -176,43 +166,37 @@ def check(
     scenario: Path | None = None,
     *,
     cluster: str | None = None,
-    measured: Annotated[
-        list[str] | None,
-        typer.Option(help='Measured step time, instead of a log: "9.1 s"; several as a log has them.'),
-    ] = None,
-    overrides: opt.Overrides = None,
-    profile: opt.ProfileOption = None,
-    as_json: opt.AsJson = False,
-) -> None:
+    measured: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    profile: str | None = None,
+) -> Answer:
     """Is my run normal? Measured step times beside the estimate, and what to look at first if they differ.
 
     log LOG : A log of Megatron-LM, Megatron-Bridge, NeMo, torchtitan or DeepSpeed, a trainer_state.json, or a CSV of
         W&B; - reads it from a pipe. With --measured, no log but the scenario alone.
     scenario : The run's scenario in YAML; not needed where Megatron-LM printed its arguments.
     cluster : The machine, where there is no scenario: flopcast presets list clusters.
+    measured TEXT : Measured step time, instead of a log: "9.1 s"; several as a log has them.
     """
     from sim.check import check as run
     from sim.check import measure
     from sim.foreign.logs import LoggedSteps, Row, read_log, seconds_of
+    from sim.report.check import check_view
 
     if measured and scenario is not None:
         raise SpecError(f"--measured says how long a step takes, and so does the log {log}; leave one of them out")
     scenario = log if measured else scenario
-    given = [Row(parse(text, "s"), line) for line, text in enumerate(measured or ())]
+    given = [Row(parse(text, "s"), line) for line, text in enumerate(measured)]
     logged = LoggedSteps("given by --measured", rows=given) if measured else read_log(log)
-    build, name = _scenario(log, logged, scenario, cluster, overrides or (), profile)
+    build, name = _scenario(log, logged, scenario, cluster, overrides, profile)
     found = run(build, measure(seconds_of(logged, build(()), log)))
-    own = "".join(f" -s {shlex.quote(each)}" for each in overrides or ())
+    own = "".join(f" -s {shlex.quote(each)}" for each in overrides)
     own += f" --profile {shlex.quote(profile)}" if profile else ""
     anchor = f"flopcast anchor {name} --measured '{found.measured.seconds:.4g} s'{own} -o {_unused('mine')}"
     made = f"flopcast import {shlex.quote(str(log))} --cluster {cluster} -o {name}" if scenario is None else ""
-    if as_json:
-        commands = [each for each in (made, anchor) if each]
-        opt.print_json({**found.to_dict(), "source": logged.source, "notes": logged.notes, "next": commands})
-        return
-    from sim.report.check import check_view
-
-    opt.print_view(partial(check_view, found, logged, f"flopcast estimate {name}{own}", made, anchor))
+    about = {"source": logged.source, "notes": logged.notes, "next": [each for each in (made, anchor) if each]}
+    view = partial(check_view, found, logged, f"flopcast estimate {name}{own}", made, anchor)
+    return Answer(lambda: {**found.to_dict(), **about}, lambda: [view])
 
 
 def _unused(stem: str) -> str:

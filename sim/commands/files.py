@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from sim.commands.options import Json, Overrides, ScenarioFile, print_json, print_view
+from sim.commands.options import Answer
 from sim.errors import SpecError
 from sim.files import write_text
-from sim.foreign.exporters import Exported, export_scenario
+from sim.foreign.exporters import Exported, check_framework, export_scenario
 from sim.foreign.importers import Given, import_file
-from sim.specs import load_scenario
+from sim.specs import Scenario, load_scenario
+from sim.specs.writing import scenario_yaml
 
 
 def import_config(
@@ -26,11 +28,10 @@ def import_config(
     model: str | None = None,
     kind: str | None = None,
     recipe: str | None = None,
-    overrides: list[str] | None = None,
-    arg: list[str] | None = None,
-    env: list[str] | None = None,
-    as_json: bool = False,
-) -> None:
+    overrides: Sequence[str] = (),
+    arg: Sequence[str] = (),
+    env: Sequence[str] = (),
+) -> Answer:
     """Turn a configuration you already have into a scenario. Nothing in it is executed, nothing is downloaded.
 
     What was read, what was filled in because the file does not say, and what was left out and why stands in the
@@ -46,77 +47,107 @@ def import_config(
     overrides --set -s FIELD=VALUE : Set a field; may be repeated.
     arg VALUE : An argument of a script, the first for $1; may be repeated.
     env NAME=VALUE : A variable of a script's environment; may be repeated.
-    as_json --json : Machine-readable: kind, scenario, read, ...
     """
-    if output is not None and not output.absolute().parent.is_dir():
-        raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    given = Given(gpus, cluster, model, recipe, args=tuple(arg or ()), env=_environment(env or ()))
-    imported = import_file(file, given, kind=kind, overrides=overrides or ())
+    from sim.report.presets import imported_view
+
+    given = Given(gpus, cluster, model, recipe, args=tuple(arg), env=dict(map(_variable, env)))
+    imported = import_file(file, given, kind=kind, overrides=overrides)
     ledger = imported.ledger
-    if output is not None:
-        write_text(output, imported.to_yaml())
-    if as_json:
-        data = {
-            "kind": imported.kind,
-            "scenario": imported.data,
-            "confidence": ledger.confidence,
-            "read": [entry.plain() for entry in ledger.read],
-            "defaulted": [entry.plain() for entry in ledger.defaulted],
-            "ignored": [entry._asdict() for entry in ledger.ignored],
-        }
-        typer.echo(json.dumps(data, indent=2, allow_nan=False))
-    elif output is None:
-        typer.echo(imported.to_yaml(), nl=False)
-    else:
-        from sim.report.presets import imported_view
-
-        print_view(partial(imported_view, imported))
-        typer.echo(f"\nThe scenario is in {output}; next: flopcast estimate {output}")
+    data = {
+        "kind": imported.kind,
+        "scenario": imported.data,
+        "confidence": ledger.confidence,
+        "read": [entry.plain() for entry in ledger.read],
+        "defaulted": [entry.plain() for entry in ledger.defaulted],
+        "ignored": [entry._asdict() for entry in ledger.ignored],
+    }
+    if output is None:
+        return Answer(lambda: data, lambda: [imported.to_yaml().rstrip("\n")])
+    words = f"\nThe scenario is in {output}; next: flopcast estimate {output}"
+    return Answer(
+        lambda: data, lambda: [partial(imported_view, imported)], after=partial(_write, output, imported.to_yaml, words)
+    )
 
 
-def _environment(texts: Sequence[str]) -> dict[str, str]:
-    """Variables of NAME=VALUE."""
-    variables = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise SpecError(f"--env {text!r:.60} must look like NNODES=4")
-        variables[name] = value
-    return variables
+def _write(output: Path, text: Any, words: str) -> Iterator[str]:
+    write_text(output, text())
+    yield words
 
 
-def export(
-    scenario: ScenarioFile,
-    *,
-    to: str,
-    output: Path | None = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
+def _variable(text: str) -> tuple[str, str]:
+    """A variable and its value of NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise SpecError(f"--env {text!r:.60} must look like NNODES=4")
+    return name, value
+
+
+def export(scenario: Path, *, to: str, output: Path | None = None, overrides: Sequence[str] = ()) -> Answer:
     """Write a scenario's plan as a framework's own options: the way opposite to import.
 
     What the framework decides itself, what cannot be said to it and what is left to you stands at the head of the file.
     A plan that it cannot run is refused, with the reason and the nearest that it can.
 
     to FRAMEWORK : megatron-lm, megatron-bridge, torchtitan or deepspeed.
-    output --output -o FILE : Write it here; else it is printed.
     """
-    exported = export_scenario(load_scenario(scenario, overrides or ()), to)
-    if output is not None:
-        write_text(output, exported.with_account())
-    if as_json:
-        print_json(exported.to_dict())
-    elif output is None:
-        print_exported(exported)
-    else:
-        from sim.report.presets import exported_view
+    from sim.report.presets import exported_view
 
-        print_view(partial(exported_view, exported))
-        typer.echo(f"\n{exported.account.title}'s file is {output}")
+    exported = export_scenario(load_scenario(scenario, overrides), to)
+    if output is None:
+        return Answer(exported.to_dict, partial(_text, exported))
+    words = f"\n{exported.account.title}'s file is {output}"
+    view = partial(exported_view, exported)
+    return Answer(exported.to_dict, lambda: [view], after=partial(_write, output, exported.with_account, words))
 
 
-def print_exported(exported: Exported) -> None:
-    """Print the file; the account beside it, where the format has no comments."""
-    typer.echo(exported.with_account(), nl=False)
+def _text(exported: Exported) -> Iterator[str]:
+    """The file; the account beside it on stderr, where the format has no comments."""
+    yield exported.with_account().rstrip("\n")
     if exported.with_account() == exported.text:
         typer.echo("\n".join(exported.account_lines()), err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What becomes of the best plan of a search.
+
+    output --output -o YAML : Write the best plan as a scenario.
+    """
+
+    output: Path | None = None
+    export_to: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.export_to is not None:
+            check_framework(self.export_to)
+
+    def answer(
+        self, data: Callable[[], dict[str, Any]], view: Any, best: Scenario, own: Scenario | None = None, **more: Any
+    ) -> Answer:
+        """The answer with the plan in the formats that were asked for.
+
+        own : the scenario whose script is to be changed, if there is one.
+        more : of the answer, such as its figure.
+        """
+        exported = None if self.export_to is None else export_scenario(best, self.export_to)
+        if exported is not None and own is not None:
+            exported = exported.beside_own(own)
+
+        def after() -> Iterator[str]:
+            if self.output is not None:
+                write_scenario(self.output, best)
+                yield f"\nThe best plan is in {self.output}"
+            if exported is not None:
+                yield ""
+                yield from _text(exported)
+
+        written = {} if exported is None else {"export": exported.to_dict()}
+        return Answer(lambda: {**data(), **written}, lambda: [view], after=after, **more)
+
+
+def write_scenario(path: Path, scenario: Scenario) -> None:
+    """A scenario file: presets by their names, and what differs from them."""
+    said = "Best plan of a search."
+    of_whom = scenario.description.removeprefix(said).strip()
+    described = scenario.replace(description=f"{said} {of_whom}".strip())
+    write_text(path, scenario_yaml(described), "; make room there, or name another file")

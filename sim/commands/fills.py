@@ -13,7 +13,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer import Argument, Option
 
-from sim.commands.options import COMPLETED
+from sim.commands.options import COMMON, COMPLETED, TARGETS, Answer, check_target
+from sim.specs import Scenario, load_scenario
 from sim.specs.base import file_name, unit_of
 from sim.units import parse, parse_count, show_bare
 
@@ -96,7 +97,12 @@ def _option(each: Parameter, hint: Any, option: Opt, says: str) -> tuple[Paramet
         default = show_bare(default, unit) if unit else f"{default:g}"
     flags = option.flags or f"--{file_name(each.name).replace('_', '-')}"
     name = flags.partition("/")[0].lstrip("-").replace("-", "_")
-    look = {"help": says, "show_default": default is not None, **option.look}
+    look = {
+        "help": says,
+        "show_default": default is not None,
+        "autocompletion": COMPLETED.get(each.name),
+        **option.look,
+    }
     typed: Any = kind | None if default is None else kind
     annotation = Annotated[typed, Option(*flags.split(" "), **look)]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation), read
@@ -116,19 +122,33 @@ def said_of(whose: Callable[..., Any]) -> dict[str, str]:
     return found
 
 
+def asked(scenario: Path, *, overrides: Sequence[str] = (), profile: str | None = None) -> Scenario:
+    """The scenario that a verb's three options name."""
+    return load_scenario(scenario, overrides, profile)
+
+
 def with_records(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command as typer reads it, whose parameters are explained by its docstring, or stand for several options.
 
     `nodes --nodes N : How many nodes.` in the docstring makes an option of `nodes`, or an argument where it stands
-    before the star; flags and the word for its value may be left out. Several options come from a dataclass of
-    options, or from what is annotated with `Fills`: they take the place of `run` in
-    `def train(*, run: Annotated[partial[Terms], Fills(Terms)])`, which is a function that makes the record.
+    before the star; flags and the word for its value may be left out, and all of it if it is in `COMMON`. Several
+    options come from a dataclass of options, from what is annotated with `Fills`, and from `Scenario`: they take the
+    place of `run` in `def train(*, run: Annotated[partial[Terms], Fills(Terms)])`, which is a function that makes the
+    record. A command that returns an `Answer` has --json as well, and files that it is to write are checked first.
     """
-    parameters, arguments = _options_of(command)
+    parameters, arguments = options_of(command)
+    if answers := get_type_hints(command).get("return") is Answer:
+        hint = Annotated[bool, _explained("as_json", False, _said(COMMON)["as_json"])]
+        parameters.append(Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=hint))
 
     @wraps(command)
     def run(**given: Any) -> Any:
-        return command(**arguments(given))
+        if not answers:
+            return command(**arguments(given))
+        for name, endings in TARGETS.items():
+            if given.get(name) is not None:
+                check_target(given[name], endings)
+        return command(**arguments(given)).tell(given["as_json"], given.get("figure"))
 
     del run.__wrapped__  # whoever asks for the annotations is to see the options
     run.__doc__ = _OPTION.sub("", cleandoc(command.__doc__ or "")).strip()
@@ -137,33 +157,45 @@ def with_records(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _options_of(target: Callable[..., Any]) -> tuple[list[Parameter], Make]:
+def options_of(target: Callable[..., Any]) -> tuple[list[Parameter], Make]:
     """The options of a command or of a dataclass of options, and what makes its arguments of what was given."""
-    hints, told = get_type_hints(target, include_extras=True), cleandoc(target.__doc__ or "")
-    says = {name: (marks.split(), " ".join(words.split())) for name, marks, words in _OPTION.findall(told)}
+    hints, says = get_type_hints(target, include_extras=True), _said(COMMON, cleandoc(target.__doc__ or ""))
     parameters: list[Parameter] = []
     made: dict[str, Make] = {}
     for each in signature(target).parameters.values():
-        hint = hints[each.name]
+        name, hint = each.name, hints[each.name]
         fills = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Fills)), None)
         if fills is not None:
             parameters += fills.parameters
-            made[each.name] = fills.filled
-        elif is_dataclass(hint):
-            inner, arguments = _options_of(hint)  # type: ignore[arg-type]
+            made[name] = fills.filled
+        elif hint is Scenario or is_dataclass(hint):
+            record: Callable[..., Any] = asked if hint is Scenario else hint  # type: ignore[assignment]
+            inner, arguments = options_of(record)
             parameters += inner
-            made[each.name] = partial(lambda kind, make, given: kind(**make(given)), hint, arguments)
+            made[name] = partial(lambda record, make, given: record(**make(given)), record, arguments)
         else:
-            if each.name in says and get_origin(hint) is not Annotated:
+            several = get_origin(hint) is Sequence
+            kind: Any = list[str] | None if several else hint
+            if name in says and get_origin(hint) is not Annotated:
                 first = each.kind is Parameter.POSITIONAL_OR_KEYWORD and not is_dataclass(target)
-                hint = Annotated[hint, _explained(each.name, *says[each.name], first)]
-            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint))
-            made[each.name] = partial(lambda name, given: given[name], each.name)
+                kind = Annotated[kind, _explained(name, first, says[name])]
+            default = None if several else each.default
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+            made[name] = partial(
+                lambda name, several, given: given[name] or () if several else given[name], name, several
+            )
     return parameters, lambda given: {name: make(given) for name, make in made.items()}
 
 
-def _explained(name: str, marks: list[str], words: str, first: bool) -> Any:
+def _said(*docs: str) -> dict[str, tuple[list[str], str]]:
+    """What docstrings say of options: flags with the word for the value, and help."""
+    found = (match for doc in docs for match in _OPTION.findall(doc))
+    return {name: (marks.split(), " ".join(words.split())) for name, marks, words in found}
+
+
+def _explained(name: str, first: bool, says: tuple[list[str], str]) -> Any:
     """An argument, if it stands first, or an option, as a docstring has it: flags, the word for its value, its help."""
+    marks, words = says
     flags = [each for each in marks if each.startswith("-")] or [f"--{name.replace('_', '-')}"]
     metavar = " ".join(each for each in marks if not each.startswith("-")) or None
     look: dict[str, Any] = {"help": words, "metavar": metavar, "autocompletion": COMPLETED.get(name)}

@@ -1,23 +1,22 @@
-"""`flopcast mcp`: the answers as tools for language models, by the Model Context Protocol (the extra `mcp`)."""
+"""`flopcast mcp`: verbs as tools for language models, by the Model Context Protocol (the extra `mcp`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial, wraps
-from typing import Annotated, Any
+from collections.abc import Callable
+from inspect import Parameter, Signature, cleandoc
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
 
-from sim.commands.fills import with_records
-from sim.commands.options import finite
-from sim.commands.plan import PRETRAINING, TUNING, ask_plan, ask_tuning, tuning_data
+from sim.commands.options import TARGETS, finite
 from sim.errors import FlopcastError, SpecError, nearest
-from sim.scaling.finetuning import FineTuning
-from sim.scaling.questions import Pretraining
-from sim.specs import Scenario
 
 INSTRUCTIONS = """flopcast predicts how fast a large language model trains on a GPU cluster, and why.
 A scenario is YAML with the sections model, cluster, plan and training (and stack and profile if need be), or the name
 of one that ships. A section may be a preset's name: `presets` lists them, `fields` says what can be set. `overrides`
 are "plan.tp=4". Answers have the keys of `flopcast --json`; times are in seconds, and assumptions are listed."""
+WITHOUT = {*TARGETS, "export_to", "verbose"}
+"""Options that only a terminal has use for: tools write no files."""
 
 
 def mcp() -> None:
@@ -33,118 +32,56 @@ def server() -> Any:
     except ImportError:
         raise SpecError("flopcast mcp needs the MCP SDK: pip install 'flopcast[mcp]'") from None
     from sim import __version__
+    from sim.commands import estimate, plan, reference, search, train
 
     made = MCPServer("flopcast", instructions=INSTRUCTIONS, version=__version__)
-    for tool in (estimate, search, with_records(plan), with_records(finetune), train, check, presets, fields):
-
-        @wraps(tool)
-        def explained(*args: Any, tool: Any = tool, **given: Any) -> dict[str, Any]:
-            try:
-                return dict(finite(tool(*args, **given)))
-            except FlopcastError as error:
-                raise ToolError(str(error)) from None
-
-        made.add_tool(explained)
+    asked = (estimate.estimate, estimate.check, search.search, plan.plan, plan.finetune, train.train)
+    for verb in (*asked, reference.fields, reference.list_presets):
+        made.add_tool(_tool(verb, ToolError), name=verb.__name__.removeprefix("list_"))
     return made
 
 
-def _scenario(text: str, overrides: Sequence[str]) -> Scenario:
-    """A scenario of YAML, or by the name of one that ships."""
-    from sim.files import shipped_scenarios
-    from sim.specs import build_scenario, load_scenario
-    from sim.specs.yaml12 import parse_yaml
+def _tool(verb: Callable[..., Any], refusal: type[Exception]) -> Callable[..., dict[str, Any]]:
+    """A verb as a function that returns its answer's data; scenarios are given as text instead of as files."""
+    from sim.commands.fills import options_of
+
+    parameters, arguments = options_of(verb)
+    shown = [_plain(each) for each in parameters if each.name not in WITHOUT]
+    others = {each.name: each.default for each in parameters}
+
+    def tool(**given: Any) -> dict[str, Any]:
+        try:
+            with TemporaryDirectory() as folder:
+                files = {name: _file(given[name], folder) for name in ("scenario", "log") if given.get(name)}
+                data = finite(verb(**arguments({**others, **given, **files})).data())
+        except FlopcastError as error:
+            raise refusal(str(error)) from None
+        return dict(data) if isinstance(data, dict) else {"answer": data}
+
+    helps = (f"{each.name}: {get_args(each.annotation)[1].help}" for each in parameters if each.name not in WITHOUT)
+    tool.__doc__ = "\n".join([cleandoc(verb.__doc__ or "").partition("\n")[0], *helps])
+    tool.__signature__ = Signature(shown, return_annotation=dict[str, Any])  # type: ignore[attr-defined]
+    tool.__annotations__ = {each.name: each.annotation for each in shown} | {"return": dict[str, Any]}
+    return tool
+
+
+def _plain(option: Parameter) -> Parameter:
+    """An option without what only a command line asks of it; files are given as text."""
+    kind = get_args(option.annotation)[0]
+    kind = {Path: str, Path | None: str | None}.get(kind, kind)
+    return option.replace(annotation=kind)
+
+
+def _file(text: str, folder: str) -> Path:
+    """A scenario of YAML as a file in a folder, or that of one that ships."""
+    from sim.files import shipped_scenarios, write_text
 
     if ":" in text:
-        return build_scenario(parse_yaml(text, "scenario"), overrides)
+        file = Path(folder) / "scenario.yaml"
+        write_text(file, text)
+        return file
     shipped = shipped_scenarios()
     names = {path.stem: path for path in shipped.values()} | shipped
     if text.strip() not in names:
         raise SpecError(f"no scenario {text.strip()!r} ships, and it is no YAML{nearest(text.strip(), names)}")
-    return load_scenario(names[text.strip()], overrides)
-
-
-def estimate(scenario: str, overrides: list[str] | None = None) -> dict[str, Any]:
-    """How long a training step takes, FLOP/s and MFU, where the time goes, and whether it fits in memory."""
-    from sim import estimate
-
-    return estimate(_scenario(scenario, overrides or ())).to_dict()
-
-
-def search(scenario: str, overrides: list[str] | None = None, top: int = 3) -> dict[str, Any]:
-    """The best plans that the scenario's framework can run, on the GPUs of its own plan or of its cluster; overrides of
-    the plan ("plan.tp=8") are kept, and its other fields searched."""
-    from sim import search
-    from sim.search.plans.space import as_fixed
-
-    of_plan = [each for each in overrides or () if each.startswith("plan.")]
-    others = [each for each in overrides or () if each not in of_plan]
-    given, fixed = as_fixed(_scenario(scenario, others), of_plan)
-    return search(given, top=max(1, top), fixed=fixed).to_dict()
-
-
-def plan(
-    *,
-    model: str,
-    gpus: int | None = None,
-    within: str | None = None,
-    gpu: str | None = None,
-    cluster: str | None = None,
-    question: Annotated[partial[Pretraining], PRETRAINING],
-    price: str | None = None,
-) -> dict[str, Any]:
-    """Without a scenario: the best plan to pre-train a model (a preset, a Hugging Face id, a config.json) on so many
-    GPUs of a kind ("h100") or of a cluster preset, and what a run of so many tokens ("15T") takes; without gpu and
-    cluster all kinds of GPUs with a list price side by side, the cheapest first. With within ("30d") the chance to end
-    the run by then, or without gpus the fewest GPUs that do."""
-    return ask_plan(model, gpus, within, gpu, cluster, question, price).to_dict()
-
-
-def finetune(
-    *,
-    model: str,
-    question: Annotated[partial[FineTuning], TUNING],
-    gpus: int | None = None,
-    gpu: str | None = None,
-    price: str | None = None,
-) -> dict[str, Any]:
-    """Without a scenario: does fine-tuning a model on so many samples ("50k") fit, or what would make it fit; hours and
-    cost. Without gpu or gpus, machines side by side, the cheapest first. lora is the rank of adapters."""
-    return tuning_data(ask_tuning(model, gpus, gpu, question, price)[1])
-
-
-def train(scenario: str, tokens: str, overrides: list[str] | None = None) -> dict[str, Any]:
-    """Days, money and energy of a whole run of so many tokens ("15T"), with failures and checkpoints."""
-    from sim.scaling.run import train
-    from sim.units import parse_count
-
-    return train(_scenario(scenario, overrides or ()), tokens=parse_count(tokens, "tokens")).to_dict()
-
-
-def check(scenario: str, step_times_s: list[float], overrides: list[str] | None = None) -> dict[str, Any]:
-    """Is a run normal? Its measured step times beside the estimate, and what to look at first if they differ."""
-    from sim.check import check, measure
-
-    if not all(0 < each < 1e9 for each in step_times_s) or not step_times_s:
-        raise SpecError(f"step_times_s = {step_times_s!r:.80} must be times above zero, in seconds")
-    changes = overrides or []
-    return check(lambda more: _scenario(scenario, [*changes, *more]), measure(step_times_s)).to_dict()
-
-
-def presets(kind: str) -> dict[str, Any]:
-    """Names that ship of one kind: gpus, nodes, clusters, models, frameworks, stacks, profiles or scenarios."""
-    from sim.files import shipped_scenarios
-    from sim.specs.presets import KINDS, preset_names
-
-    if kind not in (*KINDS, "scenarios"):
-        raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, (*KINDS, 'scenarios'))}")
-    return {kind: list(shipped_scenarios() if kind == "scenarios" else preset_names(kind))}
-
-
-def fields(section: str) -> dict[str, Any]:
-    """What can be set in a section of a scenario (model, cluster, plan, training, stack, ...), and what it means."""
-    from sim.report.field_reference import scenario_sections
-
-    sections = {each.path: each for each in scenario_sections()}
-    if section not in sections:
-        raise SpecError(f"unknown section {section!r}{nearest(section, sections)}")
-    return {field.path: field.meaning for field in sections[section].fields}
+    return Path(names[text.strip()])

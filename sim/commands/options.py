@@ -1,17 +1,104 @@
-"""Arguments and options that several commands take, what completes them, and how commands print an answer."""
+"""What verbs have in common: options that several take, how an answer is told, and checks of what is typed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option, Typer, echo
+from typer import Option, Typer, echo
 from typer.core import TyperCommand, TyperGroup
 
 from sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from sim.estimate import Estimate
+
+COMMON = """
+scenario : A scenario in YAML; - reads it from a pipe.
+overrides --set -s FIELD=VALUE : Override a field, such as plan.tp=4; may be repeated.
+engine : dag (exact) or des (discrete events).
+profile : A profile's name or YAML file, instead of the scenario's.
+model : A preset, a model of the Hugging Face hub, or a config.json.
+price : Price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.
+output --output -o FILE : Write it here; else it is printed.
+export_to --export FRAMEWORK : Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or
+    deepspeed.
+figure FILE : Draw it in a file (.png, .svg).
+runs : CSV of your runs; its fit joins the laws.
+verbose --verbose -v : Show all assumptions and details.
+as_json --json : Machine-readable, with the keys that docs/answers.md lists.
+"""
+"""What options are that several verbs have, unless a verb's own docstring says it."""
+TARGETS = {"output": (), "figure": (".png", ".svg"), "trace": (".json",)}
+"""Options that name a file to be written, and the endings that it may have; any if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb answers; what nobody asked for is not made.
+
+    data : the answer as plain data, for --json.
+    view : the same for eyes: texts, what rich can show, or functions of the terminal's width that give these.
+    fits : estimates whose plans must fit in memory, or the exit code tells that they do not.
+    after : what comes once all that is printed: writes files, says a line of each, or raises what the exit code tells.
+    figure : the answer drawn, for --figure.
+    """
+
+    data: Callable[[], Any]
+    view: Callable[[], Iterable[Any]]
+    fits: tuple[Estimate, ...] = ()
+    after: Callable[[], Iterable[str] | None] = tuple
+    figure: Callable[[], Any] | None = None
+
+    def tell(self, as_json: bool, figure: Path | None) -> None:
+        """Print the answer, then write what was asked for: what was found is said before a file can go wrong."""
+        if as_json:
+            print_json(self.data())
+        else:
+            print_view(self.view())
+        if figure is not None and self.figure is not None:
+            from sim.report.figures import save
+
+            save(self.figure(), figure)
+            echo(f"figure: {figure}", err=as_json)
+        for line in self.after() or ():
+            if not as_json:
+                echo(line)
+        for each in self.fits:
+            each.require_fit()
+
+
+def print_view(parts: Iterable[Any]) -> None:
+    """Print texts as they are, and what rich can show; what depends on the terminal's width is a function of it."""
+    from sim.report.terminal import console
+
+    out = console()
+    for part in parts:
+        shown = part(out.width) if callable(part) else part
+        if isinstance(shown, str):
+            echo(shown)
+        else:
+            out.print(shown)
+
+
+def print_json(data: Any) -> None:
+    """Print plain data; numbers that JSON lacks as null."""
+    import json
+
+    echo(json.dumps(finite(data), indent=2, allow_nan=False))
+
+
+def finite(data: Any) -> Any:
+    """Plain data with null for numbers that JSON lacks."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
 
 
 def examples(*lines: str) -> str:
@@ -32,124 +119,52 @@ def group_of(words: str, commands: dict[str, tuple[Callable[..., Any], tuple[str
     return app
 
 
-def _offer(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Words that go on as what is typed; they are made, and their modules loaded, when Tab is pressed."""
-    return lambda incomplete: [word for word in words() if word.startswith(incomplete)]
-
-
 def _load(home: str) -> Any:
     """What a module has under a name, `module:name`."""
     module, _, name = home.partition(":")
     return getattr(import_module(module), name)
 
 
-def scenario_files(incomplete: str) -> list[str]:
-    """YAML files and folders that the path so far leads to."""
-    folder = Path(incomplete).expanduser() if incomplete.endswith("/") else Path(incomplete).expanduser().parent
-    shown = incomplete[: incomplete.rfind("/") + 1]
-    try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-        names = [shown + (f"{path.name}/" if path.is_dir() else path.name) for path in paths]
-    except OSError:
-        return []
-    return [name for name in names if name.endswith(("/", ".yaml", ".yml")) and name.startswith(incomplete)]
+def _offer(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Words that go on as what is typed; they are made, and their modules loaded, when Tab is pressed."""
+    return lambda incomplete: [word for word in words() if word.startswith(incomplete)]
 
 
-def scenarios_with_overrides(incomplete: str) -> list[str]:
-    """YAML files and folders; behind an @ the fields that a file's own overrides may set."""
-    file, at, begun = incomplete.rpartition("@")
-    return [f"{file}@{field}" for field in fields(begun)] if at else scenario_files(incomplete)
-
-
-def preset(kind: str) -> Callable[[str], list[str]]:
+def _preset(kind: str) -> Callable[[str], list[str]]:
     """Names of presets of one kind."""
     return _offer(lambda: _load("sim.specs.presets:preset_names")(kind))
 
 
 def _any_preset() -> list[str]:
-    names = _load("sim.specs.presets:preset_names")
-    shipped = _load("sim.files:shipped_scenarios")()
-    return sorted({name for kind in _load("sim.specs.presets:KINDS") for name in names(kind)}.union(shipped))
+    names, kinds = _load("sim.specs.presets:preset_names"), _load("sim.specs.presets:KINDS")
+    return sorted({name for kind in kinds for name in names(kind)}.union(_load("sim.files:shipped_scenarios")()))
 
 
-def _values() -> list[str]:
-    """Fields that hold a value rather than fields of their own."""
-    sections = _load("sim.report.field_reference:scenario_sections")()
-    return [field.path for section in sections for field in section.fields if not field.section]
-
-
-def _sections(with_presets: bool) -> list[str]:
-    sections = _load("sim.report.field_reference:scenario_sections")()
-    return [each.path for each in sections if (each.preset if with_presets else each.path)]
+def _paths(sections: Callable[[Any], object]) -> list[str]:
+    """Paths of fields that hold a value rather than fields of their own, and of some sections."""
+    found = _load("sim.report.field_reference:scenario_sections")()
+    fields = [field.path for section in found for field in section.fields if not field.section]
+    return [*fields, *(section.path for section in found if sections(section))]
 
 
 any_preset = _offer(_any_preset)
-frameworks_to_export_to = _offer(lambda: _load("sim.foreign.exporters:FRAMEWORKS"))
-fields = _offer(lambda: [f"{path}=" for path in (*_values(), *_sections(with_presets=True))])
+fields = _offer(lambda: [f"{path}=" for path in _paths(lambda section: section.preset)])
 """`section.field=` of every field of a scenario file; whole sections by preset."""
-field_paths = _offer(lambda: [*_sections(with_presets=False), *_values()])
+field_paths = _offer(lambda: _paths(lambda section: section.path))
 """Sections and fields of a scenario file."""
+_frameworks = _offer(lambda: _load("sim.foreign.exporters:FRAMEWORKS"))
 COMPLETED: dict[str, Callable[[str], list[str]]] = {
-    "scenario": scenario_files,
-    "first": scenarios_with_overrides,
-    "second": scenarios_with_overrides,
     "overrides": fields,
     "which": field_paths,
     "preset": any_preset,
     "kind_of_preset": _offer(lambda: [*_load("sim.specs.presets:KINDS"), "schedules", "scenarios"]),
     "schedule": _offer(lambda: _load("sim.schedules:schedule_names")()),
-    "to": frameworks_to_export_to,
-    "export_to": frameworks_to_export_to,
-    "cluster": preset("clusters"),
-    "framework": preset("frameworks"),
-    "gpu": preset("gpus"),
-    "model": preset("models"),
-    "profile": preset("profiles"),
+    "engine": _offer(lambda: _load("sim.engines:ENGINES")),
+    "to": _frameworks,
+    "export_to": _frameworks,
+    **{kind: _preset(f"{kind}s") for kind in ("cluster", "framework", "gpu", "model", "profile")},
 }
-"""What completes a command's parameter, by its name."""
-
-
-def print_json(data: Any) -> None:
-    """Print plain data; numbers that JSON lacks as null."""
-    import json
-
-    echo(json.dumps(finite(data), indent=2, allow_nan=False))
-
-
-def finite(data: Any) -> Any:
-    """Plain data with null for numbers that JSON lacks."""
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not isfinite(data) else data
-
-
-def print_view(*parts: Any) -> None:
-    """Print what rich can show, one below the other; what depends on the terminal's width is a function of it."""
-    from sim.report.terminal import console
-
-    out = console()
-    out.print(*(part(out.width) if callable(part) else part for part in parts), sep="\n")
-
-
-def print_answer(as_json: bool, data: Callable[[], Any], view: Callable[[], Any]) -> None:
-    """Print an answer as JSON, or a view of it, or several, for eyes; what is not printed is not made."""
-    if as_json:
-        print_json(data())
-    else:
-        shown = view()
-        print_view(*(shown if isinstance(shown, list) else [shown]))
-
-
-def figure_paths(png: Path | None, svg: Path | None) -> list[Path]:
-    """Where a figure goes, if anywhere; a file that could not be written is refused before any work is done."""
-    from sim.report.figures import check_paths
-
-    given = {path: ending for path, ending in ((png, ".png"), (svg, ".svg")) if path is not None}
-    for path, ending in given.items():
-        check_paths([path], (ending,))
-    return list(given)
+"""What completes a command's parameter, by its name; for all else the shell offers files."""
 
 
 def with_value(args: list[str], option: str, value: str, is_value: Callable[[str], bool]) -> list[str]:
@@ -179,40 +194,10 @@ class JsonGroup(TyperGroup):
         return super().parse_args(ctx, _json_alone(args[:own]) + args[own:])
 
 
-ScenarioFile = Annotated[
-    Path,
-    Argument(help="A scenario in YAML; - reads it from a pipe.", show_default=False, autocompletion=scenario_files),
-]
-_SET: dict[str, Any] = {"metavar": "FIELD=VALUE", "autocompletion": fields}
-Overrides = Annotated[
-    list[str] | None, Option("--set", "-s", help="Override a field, such as plan.tp=4; may be repeated.", **_SET)
-]
-Engine = Annotated[
-    str,
-    Option(
-        help="dag (exact) or des (discrete events).",
-        autocompletion=_offer(lambda: _load("sim.engines:ENGINES")),
-    ),
-]
-ProfileOption = Annotated[
-    str | None,
-    Option(
-        "--profile",
-        help="A profile's name or YAML file, instead of the scenario's.",
-        autocompletion=preset("profiles"),
-    ),
-]
 JsonFile = Annotated[
     Path | None, Option("--json", metavar="[FILE]", help="Machine-readable: print it, or write it to a file.")
 ]
-AsJson = Annotated[bool, Option("--json", help="Machine-readable, with the keys that docs/answers.md lists.")]
 Json = Annotated[bool, Option("--json", help="Machine-readable.")]
-Verbose = Annotated[bool, Option("--verbose", "-v", help="Show all assumptions and details.")]
-Png = Annotated[Path | None, Option("--png", metavar="FILE", help="Write the figure as PNG.", show_default=False)]
-Svg = Annotated[Path | None, Option("--svg", metavar="FILE", help="Write the figure as SVG.", show_default=False)]
-PriceOption = Annotated[
-    str | None, Option("--price", help="Price of a GPU-hour: 2, '2.5 EUR' or €2.5; default: the GPU's list price.")
-]
 
 
 def read_range(text: str) -> tuple[int, int]:
@@ -242,13 +227,6 @@ def read_numbers(
     return numbers
 
 
-def check_numbers(**given: int | None) -> None:
-    """Refuse counts below one, by the option's name as it is typed."""
-    for name, number in given.items():
-        if number is not None and number < 1:
-            raise SpecError(f"--{name.replace('_', '-')} {number} must be one or more")
-
-
 def read_limit(text: str) -> float:
     """Memory that a plan may use of a GPU. [bytes]"""
     from sim.units import parse
@@ -259,9 +237,18 @@ def read_limit(text: str) -> float:
     return limit
 
 
-def check_output(output: Path | None) -> None:
-    """Refuse the file of a scenario that could not be written."""
-    if output is not None and not output.parent.is_dir():
-        raise SpecError(f"cannot write {output}: there is no folder {output.parent}")
-    if output is not None and output.is_dir():
-        raise SpecError(f"cannot write {output}: it is a folder; give the name of a file in it, such as best.yaml")
+def check_numbers(**given: int | None) -> None:
+    """Refuse counts below one, by the option's name as it is typed."""
+    for name, number in given.items():
+        if number is not None and number < 1:
+            raise SpecError(f"--{name.replace('_', '-')} {number} must be one or more")
+
+
+def check_target(path: Path, endings: Iterable[str] = ()) -> None:
+    """Refuse a file that could not be written, before the work is done."""
+    if endings and path.suffix.lower() not in endings:
+        raise SpecError(f"{str(path)!r} must end in {' or '.join(endings)}")
+    if path.is_dir():
+        raise SpecError(f"cannot write {path}: it is a folder; give the name of a file in it")
+    if not path.absolute().parent.is_dir():
+        raise SpecError(f"cannot write {path}: there is no folder {path.parent}")

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from typer import Argument
 
-from sim.commands.options import COMPLETED, Json, group_of, print_answer, print_json
+from sim.commands.options import Answer, group_of
 from sim.errors import SpecError, nearest
 from sim.files import read_text, shipped_scenarios, write_text
 from sim.schedules import get_schedule, schedule_names
 from sim.specs import GpuSpec, ParallelPlan, TrainingSpec, presets
 from sim.specs.frameworks import find_framework
-from sim.specs.loading import described, resolve
+from sim.specs.loading import described
 from sim.specs.presets import KINDS, load_preset, preset_names
 
 
-def fields(which: str | None = None, *, as_json: Json = False) -> None:
+def fields(which: str | None = None) -> Answer:
     """What a scenario file may hold: each field's type, default and meaning.
 
     which SECTION|FIELD : A section, a field, or a part of a name; all of them if not given.
@@ -30,14 +30,11 @@ def fields(which: str | None = None, *, as_json: Json = False) -> None:
 
     sections = scenario_sections() if which is None else find_fields(which)
     facts = [field.to_dict() for section in sections for field in section.fields]
-    print_answer(as_json, lambda: facts, lambda: partial(fields_view, sections))
+    return Answer(lambda: facts, lambda: [partial(fields_view, sections)])
 
 
 def schema(*, output: Path | None = None) -> None:
-    """The JSON Schema of a scenario file, by which editors check and complete it.
-
-    output --output -o FILE : Write it there.
-    """
+    """The JSON Schema of a scenario file, by which editors check and complete it."""
     from sim.report.fields import scenario_schema
 
     text = json.dumps(scenario_schema(schedule_names()), indent=2, ensure_ascii=False) + "\n"
@@ -50,37 +47,98 @@ def schema(*, output: Path | None = None) -> None:
 
 MANY = 40
 """Names that an error still lists."""
-DEFAULTS = ("bf16", "llama3-8b", "h100-sxm-80gb")
-"""Precision, model and GPU that a framework's rules see where nothing else is said."""
-_KIND = "gpus, nodes, clusters, models, frameworks, stacks, profiles, schedules or scenarios."
-_NAME = "A preset's name, or kind/name where two kinds share it."
+ASKED = {
+    "model": "llama3-8b",
+    "training": {"precision": "bf16"},
+    "plan": {},
+    "cluster": {"node": {"gpu": "h100-sxm-80gb"}},
+}
+"""What a framework's rules, and profile datasheet, see where nothing else is set."""
 
 
-def list_presets(
-    kind: Annotated[str | None, Argument(help=_KIND, autocompletion=COMPLETED["kind_of_preset"])] = None,
-    as_json: Json = False,
-) -> None:
-    """Names of the shipped presets."""
-    import textwrap
+def list_presets(kind_of_preset: str | None = None) -> Answer:
+    """Names of the shipped presets.
 
-    from sim.report.terminal import console
+    kind_of_preset KIND : gpus, nodes, clusters, models, frameworks, stacks, profiles, schedules or scenarios.
+    """
+    kinds = (*KINDS, "schedules", "scenarios")
+    if kind_of_preset is not None and kind_of_preset not in kinds:
+        raise SpecError(f"unknown kind of preset {kind_of_preset!r}{nearest(kind_of_preset, kinds)}")
+    found = {each: _names(each) for each in (kinds if kind_of_preset is None else (kind_of_preset,))}
 
-    others = {"schedules": schedule_names, "scenarios": shipped_scenarios}
-    kinds = (*KINDS, *others)
-    if kind is not None and kind not in kinds:
-        raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, kinds)}")
-    chosen = kinds if kind is None else (kind,)
-    if as_json:
-        print_json({each: list(others[each]() if each in others else preset_names(each)) for each in chosen})
-        return
-    width = console().width
-    for each in chosen:
-        if kind is None:
-            typer.secho(each, bold=True)
-        for name in others[each]() if each in others else preset_names(each):
-            summary = f"  {get_schedule(name).summary}" if each == "schedules" else _summary(each, name)
-            line = f"  {name}{summary}" if kind is None else f"{name}{summary}"
-            typer.echo(textwrap.fill(line, width, subsequent_indent=" " * 6, break_on_hyphens=False))
+    def lines(width: int) -> str:
+        indent, said = "  " if kind_of_preset is None else "", list[str]()
+        for each, names in found.items():
+            said += [typer.style(each, bold=True)] if kind_of_preset is None else []
+            words = (f"{indent}{name}{_summary(each, name)}" for name in names)
+            said += [textwrap.fill(line, width, subsequent_indent=" " * 6, break_on_hyphens=False) for line in words]
+        return "\n".join(said)
+
+    return Answer(lambda: found, lambda: [lines])
+
+
+def _names(kind: str) -> list[str]:
+    if kind == "scenarios":
+        return list(shipped_scenarios())
+    return list(schedule_names() if kind == "schedules" else preset_names(kind))
+
+
+def _summary(kind: str, name: str) -> str:
+    """What a machine consists of, or a schedule does, in a few words."""
+    if kind == "schedules":
+        return f"  {get_schedule(name).summary}"
+    data = load_preset(kind, name) if kind in ("clusters", "nodes") else {}
+    if kind == "clusters":
+        node = data["node"]
+        return f"  {data['num_nodes']:,} × {node if isinstance(node, str) else node.get('preset') or node['name']}"
+    return f"  {data['gpus_per_node']} × {data['gpu']}" if kind == "nodes" else ""
+
+
+def show_preset(preset: str, *, overrides: Sequence[str] = ()) -> Answer:
+    """A preset's values, and the source of each. A framework is shown as it is for a precision, model and GPU.
+
+    A scenario that ships is shown as its file, for you to change. Profile datasheet is made for a GPU.
+
+    preset NAME : A preset's name, or kind/name where two kinds share it.
+    overrides --set -s FIELD=VALUE : What a framework's rules see: training.precision=fp8, model=qwen3-30b-a3b,
+        stack.version=26.08, cluster.node.gpu=b200-sxm-180gb (which profile datasheet sees, too), plan.tp=4.
+    """
+    from sim.report.presets import datasheet_view, framework_view, preset_view
+
+    scenarios = shipped_scenarios()
+    if preset in scenarios:
+        text = read_text(scenarios[preset])
+        return Answer(lambda: text, lambda: [text.rstrip("\n")])
+    kind, _, name = preset.rpartition("/")
+    if name == presets.NAME and kind in ("", "profiles"):
+        card = GpuSpec.read(described(ASKED, overrides)["cluster"]["node"]["gpu"], "GPU")
+        return Answer(lambda: presets.datasheet_profile(card), lambda: [datasheet_view(card)])
+    if preset.startswith("scenarios/"):
+        raise SpecError(f"no scenario of this name ships: {preset!r}{nearest(preset, scenarios)}")
+    if kind and kind not in KINDS:
+        raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, KINDS)}")
+    kinds = (kind,) if kind else KINDS
+    found = [each for each in kinds if name in preset_names(each)]
+    framework = find_framework(name) if kind in ("", "frameworks") else None
+    if not found and framework is None:
+        raise _unknown(name, {each for kind in kinds for each in preset_names(kind)})
+    if framework is None or (found and "frameworks" not in found):
+        if overrides:
+            raise SpecError(f"--set is for frameworks; {name} is none")
+        return Answer(
+            lambda: {each: load_preset(each, name) for each in found},
+            lambda: [preset_view(each, name) for each in found],
+        )
+    data = described({**ASKED, "stack": {"framework": framework}}, overrides)
+    TrainingSpec.read({"global_batch_size": 1, "sequence_length": 1, **data["training"]}, "training")
+    ParallelPlan.read(data["plan"], "plan")
+    others = [each for each in found if each not in ("frameworks", "stacks")]  # stacks/NAME shows the plain stack
+    views = [*(preset_view(each, name) for each in others), framework_view(framework, data)]
+    return Answer(partial(_refuse_data, name), lambda: views)
+
+
+def _refuse_data(name: str) -> None:
+    raise SpecError(f"{name} is a framework, resolved for a question: estimate --json says what it comes to")
 
 
 def _unknown(name: str, known: set[str]) -> SpecError:
@@ -93,79 +151,6 @@ def _unknown(name: str, known: set[str]) -> SpecError:
     return SpecError(f"no preset {name!r}{hint}" if name else "give the name of a preset")
 
 
-def _summary(kind: str, name: str) -> str:
-    """What a machine consists of, in a few words."""
-    if kind not in ("clusters", "nodes"):
-        return ""
-    data = load_preset(kind, name)
-    if kind == "clusters":
-        node = data["node"]
-        name = node if isinstance(node, str) else node.get("preset") or node["name"]
-        return f"  {data['num_nodes']:,} × {name}"
-    return f"  {data['gpus_per_node']} × {data['gpu']}"
-
-
-def show_preset(
-    name: Annotated[str, Argument(help=_NAME, autocompletion=COMPLETED["preset"])],
-    *,
-    version: str | None = None,
-    precision: str = DEFAULTS[0],
-    model: str = DEFAULTS[1],
-    gpu: str = DEFAULTS[2],
-    plan: list[str] | None = None,
-    as_json: Json = False,
-) -> None:
-    """A preset's values, and the source of each. A framework is shown as it is for a precision, model and GPU.
-
-    A scenario that ships is shown as its file, for you to change. Profile datasheet is made for the GPU of --gpu.
-
-    version : Version of a framework: a date, a release by year and month, a tag, or latest.
-    precision : Precision that a framework's rules see.
-    model : Model that they see: a preset.
-    gpu : GPU that they and profile datasheet see: a preset.
-    plan --set -s : A field of the plan or stack: plan.tp=4.
-    """
-    from sim.report.presets import datasheet_view, framework_view, preset_view
-    from sim.report.terminal import console
-
-    scenarios = shipped_scenarios()
-    if name in scenarios:
-        typer.echo(read_text(scenarios[name]), nl=False)
-        return
-    wanted_kind, _, wanted = name.rpartition("/")
-    if wanted == presets.NAME and wanted_kind in ("", "profiles"):
-        card = GpuSpec.read(resolve(gpu, "cluster.node.gpu"), f"GPU {gpu}")
-        print_answer(as_json, lambda: presets.datasheet_profile(card), lambda: [datasheet_view(card)])
-        return
-    if name.startswith("scenarios/"):
-        raise SpecError(f"no scenario of this name ships: {name!r}{nearest(name, scenarios)}")
-    if wanted_kind and wanted_kind not in KINDS:
-        raise SpecError(f"unknown kind of preset {wanted_kind!r}{nearest(wanted_kind, KINDS)}")
-    kinds = (wanted_kind,) if wanted_kind else KINDS
-    found = [kind for kind in kinds if wanted in preset_names(kind)]
-    framework = find_framework(wanted) if wanted_kind in ("", "frameworks") else None
-    if not found and framework is None:
-        raise _unknown(wanted, {preset for kind in kinds for preset in preset_names(kind)})
-    shows_framework = framework is not None and (not found or "frameworks" in found)
-    if not shows_framework and (version or plan or (precision, model, gpu) != DEFAULTS):
-        raise SpecError(f"--version, --precision, --model, --gpu and --set are for frameworks; {wanted} is none")
-    if as_json:
-        if shows_framework:
-            raise SpecError(f"{wanted} is a framework, resolved for a question: estimate --json says what it comes to")
-        print_json({kind: load_preset(kind, wanted) for kind in found})
-        return
-    out = console()
-    for kind in found:
-        if kind != "frameworks" and not (shows_framework and kind == "stacks"):  # stacks/NAME shows the plain stack
-            out.print(preset_view(kind, wanted))
-    if framework is not None and shows_framework:
-        question = {"model": model, "training": {"precision": precision}, "plan": {}, "cluster": {"node": {"gpu": gpu}}}
-        data = described({**question, "stack": {"framework": framework, "version": version}}, plan or ())
-        TrainingSpec.read({"global_batch_size": 1, "sequence_length": 1, **data["training"]}, "training")
-        ParallelPlan.read(data["plan"], "plan")
-        out.print(framework_view(framework, data), soft_wrap=False)
-
-
 app = group_of(
     "Shipped GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources; and scenarios.",
     {
@@ -176,8 +161,7 @@ app = group_of(
                 "presets show selene",
                 "presets show gpus/a100-sxm-80gb",
                 "presets show scenarios/gpt3-175b-1024-a100.yaml",
-                "presets show megatron-bridge --version 26.08 --precision fp8 --model qwen3-30b-a3b "
-                "--gpu b200-sxm-180gb",
+                "presets show megatron-bridge -s stack.version=26.08 -s training.precision=fp8 -s model=qwen3-30b-a3b",
             ),
         ),
     },

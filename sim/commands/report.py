@@ -6,21 +6,16 @@ from pathlib import Path
 
 import typer
 
-from sim.commands.options import Engine, Overrides, ProfileOption, ScenarioFile
+from sim.commands.options import check_target
 from sim.commands.progress import progress_bar
-from sim.errors import FlopcastError, SpecError
+from sim.errors import FlopcastError
 from sim.files import write_text
 from sim.search import search
+from sim.specs import Scenario
 
 
 def report(
-    scenario: ScenarioFile,
-    *,
-    output: Path = Path("report.html"),
-    with_search: bool = True,
-    overrides: Overrides = None,
-    engine: Engine = "dag",
-    profile: ProfileOption = None,
+    scenario: Scenario, *, output: Path = Path("report.html"), with_search: bool = True, engine: str = "dag"
 ) -> None:
     """Write the answer and all that it rests on as one HTML file that needs nothing else, not even a network.
 
@@ -30,19 +25,15 @@ def report(
     output --output -o HTML : Where to write it.
     with_search --search/--no-search : Also look for better plans.
     """
-    if output.suffix.lower() not in (".html", ".htm"):
-        raise SpecError(f"{output} must end in .html")
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        raise SpecError(f"cannot write {output}: there is no folder {output.parent}, or it is a folder itself")
-    from sim import estimate, load_scenario
+    check_target(output, (".html", ".htm"))
+    from sim import estimate
     from sim.report.html.page import report_page
 
-    question = load_scenario(scenario, overrides or (), profile)
-    answer, found, why = estimate(question, engine), None, ""
+    answer, found, why = estimate(scenario, engine), None, ""
     try:
         if with_search:
             with progress_bar("plans priced") as progress:
-                found = search(question, progress=progress)
+                found = search(scenario, progress=progress)
     except FlopcastError as error:
         why = str(error)
     page = report_page(answer, found, why)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Option
-
-from sim.commands.options import AsJson, group_of, print_answer
+from sim.commands.options import Answer, group_of
 from sim.commands.progress import spinner
 from sim.errors import SpecError
-from sim.scaling import loss_laws as critical
 from sim.scaling.fit import fit_loss, read_runs
 from sim.scaling.loss_laws import (
     BESIROGLU,
@@ -24,10 +22,14 @@ from sim.scaling.loss_laws import (
     compute_optimal_for_loss,
     compute_optimal_repeated,
     critical_batch_laws,
+    critical_batches,
     flop_for_params,
     get_law,
+    mccandlish_batch,
     power_sum_loss,
+    steps_needed,
     tokens_for_loss,
+    tokens_needed,
 )
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
@@ -35,6 +37,7 @@ from sim.units import parse_count, show_short, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
+MOST_RESAMPLES = 10_000
 LEAST_LOSS, MOST_LOSS = 0.1, 20.0
 """A guess among 128,000 words has 11.8. [nats/token]"""
 
@@ -74,39 +77,31 @@ def _laws(runs: Path | None) -> list[LossLaw]:
 
 
 def optimal(
-    *,
-    budget: str | None = None,
-    loss: str | None = None,
-    unique_tokens: str | None = None,
-    runs: Path | None = None,
-    as_json: AsJson = False,
-) -> None:
-    """The best model and data for a budget, the cheapest for a loss, by every law. With both: whether it suffices.
+    *, budget: str | None = None, loss: str | None = None, unique_tokens: str | None = None, runs: Path | None = None
+) -> Answer:
+    """The best model and data for a budget, or the cheapest for a loss, by every law.
 
     budget : Compute in FLOP, such as 5.76e23.
     loss : Loss to reach, in nats a token.
     unique_tokens : Different tokens there are; more are repeated.
-    runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import optimum_view
 
-    if budget is None and loss is None:
-        raise SpecError("give --budget, such as 5.76e23, or --loss, such as 2.0")
+    if (budget is None) == (loss is None):
+        raise SpecError("give either --budget, such as 5.76e23, or --loss, such as 2.0")
     flop, target, laws = _count(budget, "budget"), _loss(loss), _laws(runs)
     refused: list[str] = []
     remarks = ["intervals are those published of the exponent, from the middle of the runs' compute outwards"]
     if flop is not None:
-        best = [compute_optimal(flop, law) for law in laws]
-        title = f"The best use of {flop:.3g} FLOP"
+        best, title = [compute_optimal(flop, law) for law in laws], f"The best use of {flop:.3g} FLOP"
     else:
         assert target is not None
-        best = []
+        best, title = [], f"The cheapest way to a loss of {target:g}"
         for law in (law for law in laws if law.form is not None):
             try:
                 best.append(compute_optimal_for_loss(target, law))
             except SpecError as error:
                 refused.append(f"{law.name}: {error}")
-        title = f"The cheapest way to a loss of {target:g}"
         remarks.append(f"laws without a loss: {', '.join(law.name for law in laws if law.form is None)}")
     if (different := _count(unique_tokens, "unique_tokens")) is not None:
         if flop is None:
@@ -116,38 +111,23 @@ def optimal(
         remarks.append(
             f"the last row has only {show_short(different)} different tokens, and sees them in {epochs} epochs"
         )
-    if best:
-        print_answer(
-            as_json,
-            lambda: [asdict(each) for each in best],
-            lambda: [optimum_view(title, best, remarks, show_flop=flop is None)],
-        )
-    if refused:
-        raise SpecError("\n".join(refused))
-    if flop is not None and target is not None:
-        _require_loss(flop, target, laws)
+
+    def refuse() -> None:
+        if refused:
+            raise SpecError("\n".join(refused))
+
+    if not best:
+        refuse()
+    view = partial(optimum_view, title, best, remarks, show_flop=flop is None)
+    return Answer(lambda: [asdict(each) for each in best], lambda: [view()], after=refuse)
 
 
-def _require_loss(flop: float, target: float, laws: list[LossLaw]) -> None:
-    short = [law for law in laws if law.form is not None and float(best_loss(flop, law)) > target]
-    if short:
-        law = short[-1]
-        needed = compute_optimal_for_loss(target, law).flop
-        raise SpecError(
-            f"{flop:.3g} FLOP are too few for a loss of {target:g} by {', '.join(each.name for each in short)}: by "
-            f"{law.name} they reach {float(best_loss(flop, law)):.3f}, and {target:g} takes {needed:.3g} FLOP"
-        )
-
-
-def model(
-    name: str, *, tokens: str | None = None, loss: str | None = None, runs: Path | None = None, as_json: AsJson = False
-) -> None:
+def model(name: str, *, tokens: str | None = None, loss: str | None = None, runs: Path | None = None) -> Answer:
     """A model under every law: its compute-optimal data, its loss on some tokens, the tokens that reach a loss.
 
     name : A model preset, or a number of parameters such as 70B.
     tokens : Tokens it is trained on.
     loss : Loss it should reach.
-    runs : CSV of your runs; its fit joins the laws.
     """
     from sim.report.scaling import model_view
 
@@ -172,12 +152,10 @@ def model(
     apart = [f"{law.name}: {follows}" for law in laws if law.frontier and law.form]
     notes = ["best tokens: with so many a model of this size is the best use of the compute", *remarks, *apart]
     found = {"params": params, "laws": rows, "notes": remarks}
-    print_answer(as_json, lambda: found, lambda: model_view(title, rows, notes))
+    return Answer(lambda: found, lambda: [model_view(title, rows, notes)])
 
 
-def batch(
-    name: str, *, tokens: str | None = None, loss: str | None = None, at: str | None = None, as_json: AsJson = False
-) -> None:
+def batch(name: str, *, tokens: str | None = None, loss: str | None = None, at: str | None = None) -> Answer:
     """The critical batch by every law, and the steps and tokens that a batch of yours would take.
 
     name : A model preset, or a number of parameters such as 70B.
@@ -196,41 +174,32 @@ def batch(
         remarks.append(f"loss: {final:.3f} by {DEFAULT_LAW}")
     asked = _count(at, "tokens a batch")
     facts = {"params": params, "tokens": data, "loss": final, "flop": FLOP_PER_PARAM_TOKEN * params * data}
-    laws = critical.critical_batch_laws()
-    batches = {name: float(found) for name, found in critical.critical_batches(**facts).items()}
-    limits = {name: float(critical.mccandlish_batch(name, **facts)) for name, law in laws.items() if law.data_overhead}
-    rows = {
-        name: {"batch_tokens": tokens, "data_overhead": laws[name].data_overhead, "checked": laws[name].checked}
-        for name, tokens in batches.items()
-    }
-    for name, limit in limits.items() if asked is not None else ():
-        steps, needed = critical.steps_needed(data, asked, limit), critical.tokens_needed(data, asked, limit)
-        rows[name] |= {"steps": float(steps), "tokens": float(needed)}
+    laws, rows = critical_batch_laws(), dict[str, dict[str, Any]]()
+    for name, found in critical_batches(**facts).items():
+        law = laws[name]
+        rows[name] = {"batch_tokens": float(found), "data_overhead": law.data_overhead, "checked": law.checked}
+        if asked is not None and law.data_overhead:
+            limit = float(mccandlish_batch(name, **facts))
+            steps, needed = steps_needed(data, asked, limit), tokens_needed(data, asked, limit)
+            rows[name] |= {"steps": float(steps), "tokens": float(needed)}
     title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
     if asked is not None:
         title += f"; steps and tokens are for batches of {show_short(asked)} tokens"
-    print_answer(
-        as_json,
-        lambda: {"facts": facts, "batch": asked, "laws": rows},
-        lambda: [batch_view(title, rows, remarks)],
-    )
+    return Answer(lambda: {"facts": facts, "batch": asked, "laws": rows}, lambda: [batch_view(title, rows, remarks)])
 
 
-def fit(
-    runs: Path,
-    *,
-    bootstraps: Annotated[int, Option(min=10, max=10_000, help="Resamples behind the intervals.")] = 200,
-    seed: Annotated[int, Option(min=0, help="Of the resampling.")] = 0,
-    least_tokens_per_param: float = 0.0,
-    as_json: AsJson = False,
-) -> None:
+def fit(runs: Path, *, bootstraps: int = 200, seed: int = 0, least_tokens_per_param: float = 0.0) -> Answer:
     """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals.
 
     runs : CSV with the columns params, tokens and loss.
+    bootstraps : Resamples behind the intervals, 10 to 10,000.
+    seed : Of the resampling.
     least_tokens_per_param : Leave out runs with fewer.
     """
     from sim.report.scaling import fit_view
 
+    if not 10 <= bootstraps <= MOST_RESAMPLES or seed < 0:
+        raise SpecError(f"--bootstraps {bootstraps} must be 10 to {MOST_RESAMPLES:,}, and --seed {seed} zero or more")
     table = read_runs(runs)
     kept = table.take(table.tokens >= least_tokens_per_param * table.params)
     with spinner("fitting"):
@@ -239,14 +208,11 @@ def fit(
     intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
     constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
     title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
-    print_answer(
-        as_json,
-        lambda: asdict(found.form) | {"intervals": intervals} | constants,
-        lambda: [fit_view(title, found, [top, 10 * top, 100 * top, 1000 * top])],
-    )
+    view = partial(fit_view, title, found, [top, 10 * top, 100 * top, 1000 * top])
+    return Answer(lambda: asdict(found.form) | {"intervals": intervals} | constants, lambda: [view()])
 
 
-def laws(as_json: AsJson = False) -> None:
+def laws() -> Answer:
     """The laws there are: their constants with published errors, where they stand, and how far that was checked."""
     from sim.report.scaling import laws_view
 
@@ -254,7 +220,7 @@ def laws(as_json: AsJson = False) -> None:
     told = ("needs", "data_overhead", "summary", "source", "checked")
     rows = {name: {key: getattr(law, key) for key in told} for name, law in batch_laws.items()}
     loss = {name: asdict(law) for name, law in LAWS.items()}
-    print_answer(as_json, lambda: {"loss": loss, "batch": rows}, lambda: laws_view(LAWS, batch_laws))
+    return Answer(lambda: {"loss": loss, "batch": rows}, lambda: [laws_view(LAWS, batch_laws)])
 
 
 app = group_of(

@@ -8,16 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Option
-
 from sim.commands import options as opt
-from sim.commands.files import print_exported
+from sim.commands.files import Kept
 from sim.commands.fills import Fills, Opt
 from sim.commands.progress import progress_bar, spinner
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
-from sim.files import write_text
-from sim.foreign.exporters import Exported, check_beside_plan, check_framework, export_scenario
+from sim.foreign.exporters import check_beside_plan
 from sim.search import SearchResult
 from sim.search import search as run
 from sim.search.axes import SIZE
@@ -29,7 +25,6 @@ from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity as cost_of_values
 from sim.search.sweep import sweep
 from sim.specs import Scenario, load_scenario
-from sim.specs.writing import scenario_yaml
 from sim.specs.yaml12 import parse_yaml
 from sim.units import parse_whole
 
@@ -82,111 +77,87 @@ class Questions:
     sensitivity : Also show what each value of tp, pp and so on would cost, and why.
     sweep FIELD=VALUES : Show instead how the best plan changes with a number of the scenario: a..b, a..b:N or a,b,c.
         Twice to go over both.
-    figure : File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).
     top : How many plans to show.
     risk : Rank by the step time that a plan stays below with this probability, such as 0.9, instead of by the expected
         one. Not together with --why, --sensitivity or --pareto.
-    why FIELD=VALUE : Explain why a plan with these fields is not the best: plan.tp=4, or own for the scenario's plan.
-        Not together with --risk.
+    why FIELD=VALUE : Explain why a plan with this field is not the best: plan.tp=4, or own for the scenario's plan; may
+        be repeated. Not together with --risk.
+    figure FILE : File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).
     """
 
     schedules: str | None = None
     pareto: bool = False
     sensitivity: bool = False
-    sweep: list[str] | None = None
-    figure: Path | None = None
+    sweep: Sequence[str] = ()
     top: int = TOP
     risk: float | None = None
-    why: list[str] | None = None
-
-    @property
-    def asked(self) -> dict[str, bool]:
-        """Questions about the plans, by their options, and whether they are asked."""
-        return {"--why": bool(self.why), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
+    why: Sequence[str] = ()
+    figure: Path | None = None
 
     @property
     def sweeps_size(self) -> bool:
         """Whether --sweep goes over the number of GPUs."""
-        return any(word.partition("=")[0].strip() == SIZE for word in self.sweep or ())
+        return any(word.partition("=")[0].strip() == SIZE for word in self.sweep)
 
-    def check(self, output: Path | None, export_to: str | None) -> None:
-        """Refuse what has nothing to say beside --sweep, and files that cannot be written."""
-        beside = {"--schedules": self.schedules is not None, "-o": output is not None}
-        beside |= {"--export": export_to is not None, "--risk": self.risk is not None}
-        others = [word for word, on in {**self.asked, **beside}.items() if on]
-        if self.risk is not None and (asked := [word for word, on in self.asked.items() if on]):
+    def check(self, kept: Kept, objective: str) -> None:
+        """Refuse what has nothing to say beside --sweep or --risk, and what cannot be answered."""
+        asked = {"--why": bool(self.why), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
+        beside = {"--schedules": self.schedules is not None, "-o": kept.output is not None}
+        beside |= {"--export": kept.export_to is not None, "--risk": self.risk is not None}
+        about = [word for word, on in asked.items() if on]
+        others = [*about, *(word for word, on in beside.items() if on)]
+        if self.risk is not None and about:
             raise SpecError(
-                f"--risk ranks plans by what they stay below, and {' and '.join(asked)} compares expected step times; "
+                f"--risk ranks plans by what they stay below, and {' and '.join(about)} compares expected step times; "
                 "ask them one after the other"
             )
         if self.sweep and others:
             raise SpecError(f"--sweep asks another question than {' and '.join(others)}; ask them one after the other")
         if self.sweep and self.top != TOP:
             raise SpecError("--top would change nothing beside --sweep; leave out what does nothing")
-        opt.check_output(output)
-        if self.figure is not None:
-            from sim.report.figures import check_paths
-
-            drawn = {"--sweep": bool(self.sweep), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
-            found = [word for word, on in drawn.items() if on]
-            if len(found) != 1:
-                there = " and ".join(found) if found else "none of them"
-                raise SpecError(f"--figure draws one of --sweep, --sensitivity and --pareto, but there is {there}")
-            check_paths([self.figure])
+        drawn = [*(["--sweep"] if self.sweep else []), *(word for word in about if word != "--why")]
+        if self.figure is not None and len(drawn) != 1:
+            there = " and ".join(drawn) if drawn else "none of them"
+            raise SpecError(f"--figure draws one of --sweep, --sensitivity and --pareto, but there is {there}")
+        opt.check_numbers(top=self.top)
+        if self.risk is not None:
+            check_risk(self.risk, objective)
+        if self.schedules is not None:
+            schedules_named(self.schedules)  # a name that there is not is said at once
 
 
 def search(
     scenario: Path,
-    more_fields: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Further fields of --why.")
-    ] = None,
     *,
-    overrides: opt.Overrides = None,
+    overrides: Sequence[str] = (),
     space: Annotated[partial[SearchResult], SPACE],
     questions: Questions,
-    profile: opt.ProfileOption = None,
-    output: Annotated[Path | None, Option("--output", "-o", help="Write the best plan as a scenario.")] = None,
-    export_to: str | None = None,
-    verbose: opt.Verbose = False,
-    as_json: opt.Json = False,
-) -> None:
+    profile: str | None = None,
+    kept: Kept,
+    verbose: bool = False,
+) -> opt.Answer:
     """Every feasible plan, memory-checked and ranked; the best confirmed by the exact engine.
 
     scenario : A scenario in YAML; its plan, if any, says how many GPUs.
-    export_to --export FRAMEWORK : Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan
-        or deepspeed.
     """
-    why = questions.why or []
-    if more_fields and not why:
-        raise SpecError(f"{more_fields[0]!r} belongs to no option; write --why {' '.join(more_fields)}")
-    questions.check(output, export_to)
-    if questions.risk is not None:
-        check_risk(questions.risk, space.keywords.get("objective", "step_time"))
-    opt.check_numbers(top=questions.top)
-    if export_to is not None:
-        check_framework(export_to)
-    if questions.schedules is not None:
-        schedules_named(questions.schedules)  # a name that there is not is said at once
-    own, named = _read_fields((*why, *(more_fields or ())))
+    questions.check(kept, space.keywords.get("objective", "step_time"))
+    own, named = _read_fields(questions.why)
     check_fields(named, any_of_plan=own)
-    given, fixed, size = _load(scenario, overrides or (), profile, own)
-    if export_to is not None:
-        check_beside_plan(given, export_to)
-    options = {**space.keywords, "fixed": fixed, "export_to": export_to}
+    given, fixed, size = _load(scenario, overrides, profile, own)
+    if kept.export_to is not None:
+        check_beside_plan(given, kept.export_to)
+    options = {**space.keywords, "fixed": fixed, "export_to": kept.export_to}
     if size is not None and not questions.sweeps_size:
         options.setdefault("gpus", (size, size))
     if questions.sweep:
-        _sweep(given, questions.sweep, options, questions.figure, as_json)
-        return
+        return _sweep(given, questions.sweep, options)
     if given.is_open and own:
         raise SpecError("--why own speaks of the scenario's own plan, and it has none; name fields of one instead")
     result = _result(given, questions, options)
     ranked = None if given.is_open or size is not None else given
-    answers = _answer(result, ranked, own, named, questions.asked)
-    exported = None if export_to is None else export_scenario(result.best[0].scenario, export_to)
-    if exported is not None and ranked is not None:
-        exported = exported.beside_own(ranked)
-    _tell(answers, output, questions.figure, exported, as_json, verbose)
+    answers = _answers(result, ranked, own, named, questions)
+    best, view = result.best[0].scenario, partial(answers.view, verbose=verbose)
+    return kept.answer(answers.to_dict, view, best, ranked, figure=answers.figure)
 
 
 def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
@@ -250,66 +221,35 @@ def _result(given: Scenario, questions: Questions, options: dict[str, Any]) -> S
     return result if questions.risk is None else at_risk(result, questions.risk, questions.top)
 
 
-def _answer(
-    result: SearchResult, original: Scenario | None, own: bool, named: dict[str, Any], asked: dict[str, bool]
+def _answers(
+    result: SearchResult, original: Scenario | None, own: bool, named: dict[str, Any], questions: Questions
 ) -> SearchAnswers:
     """Answer what was asked beside the best plans."""
     from sim.report.search import SearchAnswers
 
-    found = SearchAnswers(result, named, pareto=asked["--pareto"])
+    found = SearchAnswers(result, named, pareto=questions.pareto)
     with spinner("questions answered"):
         if original is not None:
             changed = original.replace(plan=original.plan.replace(**named)) if own and named else original
             found = replace(found, own=rank_plan(result, changed, steps=own), own_asked=own)
-        if asked["--why"] and not own:
+        if questions.why and not own:
             found = replace(found, why=why_not(result, named))
-        return replace(found, sensitivity=cost_of_values(result) if asked["--sensitivity"] else None)
+        return replace(found, sensitivity=cost_of_values(result) if questions.sensitivity else None)
 
 
-def _sweep(scenario: Scenario, words: list[str], options: dict[str, Any], figure: Path | None, as_json: bool) -> None:
+def _sweep(scenario: Scenario, words: Sequence[str], options: dict[str, Any]) -> opt.Answer:
     """Answer --sweep."""
-    from sim.report.figures import save
     from sim.report.search_questions import sweep_view
 
     with progress_bar("points searched") as progress:
         swept = sweep(scenario, words, progress=progress, **options)
-    opt.print_answer(as_json, lambda: {"sweep": swept.to_dict()}, lambda: sweep_view(swept))
-    if figure is not None:
-        save(swept.plot(), [figure])
-        if not as_json:
-            typer.echo(f"\nDrawn: {figure}")
-    if not swept.finished:
-        raise KeyboardInterrupt
-    if all(point.best is None for point in swept.points):
-        raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
 
+    def require_all() -> None:
+        if not swept.finished:
+            raise KeyboardInterrupt
+        if all(point.best is None for point in swept.points):
+            raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
 
-def _tell(
-    answers: SearchAnswers, output: Path | None, figure: Path | None, exported: Exported | None, *how: bool
-) -> None:
-    """Print all answers, then write the files that were asked for: what was found is said before one can go wrong."""
-    from sim.report.figures import save
-
-    as_json, verbose = how
-    best, drawn = answers.result.best[0].scenario, None
-    data = {} if exported is None else {"export": exported.to_dict()}
-    opt.print_answer(as_json, lambda: {**answers.to_dict(), **data}, lambda: partial(answers.view, verbose=verbose))
-    if output is not None:
-        write_scenario(output, best)
-    if figure is not None and (drawn := answers.figure()) is not None:
-        save(drawn, [figure])
-    if not as_json and output is not None:
-        typer.echo(f"\nThe best plan is in {output}; flopcast export {output} --to FRAMEWORK writes it for one")
-    if not as_json and drawn is not None:
-        typer.echo(f"\nDrawn: {figure}")
-    if exported is not None and not as_json:
-        typer.echo()
-        print_exported(exported)
-
-
-def write_scenario(path: Path, scenario: Scenario) -> None:
-    """A scenario file: presets by their names, and what differs from them."""
-    said = "Best plan of a search."
-    of_whom = scenario.description.removeprefix(said).strip()
-    described = scenario.replace(description=f"{said} {of_whom}".strip())
-    write_text(path, scenario_yaml(described), "; make room there, or name another file")
+    return opt.Answer(
+        lambda: {"sweep": swept.to_dict()}, lambda: [sweep_view(swept)], after=require_all, figure=swept.plot
+    )

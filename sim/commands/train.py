@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from sim.commands import options as opt
@@ -15,7 +17,7 @@ from sim.reliability.goodput import Failures
 from sim.scaling.questions import ask, length_of, precision_of
 from sim.scaling.run import Goal, Terms, Training, goal_of, goal_of_model
 from sim.scaling.run import train as run_of
-from sim.specs import Scenario, load_scenario
+from sim.specs import Scenario
 from sim.units import parse, parse_count
 
 FAILURES = Fills(
@@ -41,28 +43,23 @@ class RunOptions:
     failures: Annotated[partial[Failures], FAILURES]
     others: Annotated[partial[Terms], TERMS]
 
-    def terms(self, node_gpus: int) -> Terms:
+    def terms(self, asked: Scenario) -> Terms:
         """The record that they fill; how many GPUs a node has says what fails together."""
-        return self.others(failures=self.failures(gpus_per_node=node_gpus))
+        return self.others(failures=self.failures(gpus_per_node=asked.cluster.node.gpus_per_node))
 
 
 def train(
+    scenario: Scenario,
     *,
-    scenario: opt.ScenarioFile,
-    overrides: opt.Overrides = None,
     goal: Annotated[partial[Training], Fills(run_of, "scenario", "terms", tokens=COUNT, loss=COUNT)],
     run: RunOptions,
-    profile: opt.ProfileOption = None,
-    verbose: opt.Verbose = False,
-    as_json: opt.AsJson = False,
-) -> None:
+    verbose: bool = False,
+) -> opt.Answer:
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
     from sim.report.training import training_view
 
-    asked = load_scenario(scenario, overrides or (), profile)
-    training = goal(asked, terms=run.terms(asked.cluster.node.gpus_per_node))
-    opt.print_answer(as_json, training.to_dict, lambda: [training_view(training, verbose)])
-    training.answer.require_fit()
+    training = goal(scenario, terms=run.terms(scenario))
+    return opt.Answer(training.to_dict, lambda: [training_view(training, verbose)], (training.answer,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +102,13 @@ def shortest(
     cluster: str,
     aim: Annotated[partial[Goal], GOAL],
     among: RangeOptions,
-    overrides: list[str] | None = None,
+    overrides: Sequence[str] = (),
     stack: str = "megatron-core",
     profile: str | None = None,
     layered: bool = True,
     run: RunOptions,
-    as_json: opt.AsJson = False,
-    png: opt.Png = None,
-    svg: opt.Svg = None,
-) -> None:
+    figure: Path | None = None,
+) -> opt.Answer:
     """The shortest training run over cluster size, batch and plan; what it costs, and what limits it.
 
     model : A model preset, such as llama3-70b.
@@ -123,27 +118,25 @@ def shortest(
     profile : A profile's name or YAML file.
     layered --layered/--no-layered : Also try breadth-first orders and modular pipelines.
     """
-    from sim.report.figures import save
     from sim.report.training import frontier_figure, frontier_view
     from sim.scaling.training_time import shortest
 
-    figures = opt.figure_paths(png, svg)
-    asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides or []))
+    asked, gpus = among.machine(_question(model, cluster, stack, profile, overrides))
     goal = goal_of_model(asked.model, **aim.keywords)
     batches, limit, money = among.read()
-    terms = run.terms(asked.cluster.node.gpus_per_node)
     with progress_bar("batches priced and plans run") as progress:
-        frontier = shortest(asked, goal, gpus=gpus, batches=batches, terms=terms, layered=layered, progress=progress)
+        frontier = shortest(
+            asked, goal, gpus=gpus, batches=batches, terms=run.terms(asked), layered=layered, progress=progress
+        )
     chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
     chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
     said = {name: point.to_dict() for name, point in chosen.items()}
     data = {"scenario": asked.name, **frontier.to_dict(), **said}
-    opt.print_answer(as_json, lambda: data, lambda: frontier_view(asked, frontier, chosen))
-    if figures:
-        save(frontier_figure(asked, frontier), figures)
+    view = partial(frontier_view, asked, frontier, chosen)
+    return opt.Answer(lambda: data, lambda: [view()], figure=partial(frontier_figure, asked, frontier))
 
 
-def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: list[str]) -> Scenario:
+def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: Sequence[str]) -> Scenario:
     """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
 
     def training(shape: Any, gpu: Any) -> Any:

@@ -15,7 +15,6 @@ import numpy as np
 from sim.canvas import check_width as check_width
 from sim.canvas import new_figure as new_figure
 from sim.canvas import write_figure
-from sim.errors import SpecError
 
 
 class Look(NamedTuple):
@@ -85,24 +84,11 @@ LABEL_PLACES = (
     (4, 4, "left", "bottom"), (-4, -4, "right", "top"), (4, -4, "left", "top"), (-4, 4, "right", "bottom"),
 )  # fmt: skip
 """Where a word may stand, best first: points to the right and up, and how it is aligned."""
-ENDINGS = (".png", ".svg")
 
 
-def check_paths(paths: Sequence[Path], endings: Sequence[str] = ENDINGS) -> None:
-    """Raise where a file could not be written, before the work is done."""
-    for path in paths:
-        if path.suffix.lower() not in endings:
-            raise SpecError(f"{str(path)!r} must end in {' or '.join(endings)}")
-        if path.is_dir():
-            raise SpecError(f"{str(path)!r} is a folder; give the name of a file")
-        if not path.parent.is_dir():
-            raise SpecError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}")
-
-
-def save(figure: Any, paths: Sequence[Path]) -> None:
+def save(figure: Any, path: Path) -> None:
     """Write a figure."""
-    for path in paths:
-        write_figure(figure, path, 150)
+    write_figure(figure, path, 150)
 
 
 def place_title(figure: Any, title: str, size: float = 11, bold: bool = False) -> None:

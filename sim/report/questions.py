@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sim.estimate import Estimate
+from sim.foreign.exporters import FRAMEWORKS
 from sim.report.facts import headline, plan_words, question_words, tokens_words
 from sim.report.terminal import assumptions, indented, sentence, title
 from sim.report.text import sure_and_limit
@@ -16,8 +18,10 @@ from sim.scaling.questions import Planned
 from sim.scaling.run import rented_gpus
 from sim.specs.machines import price_list
 from sim.table import facts_table, plain_table
-from sim.units import show_count, show_short, show_time, significant
+from sim.units import show, show_count, show_short, show_time, significant
 
+FULL, KEPT = 0.95, 0.9
+"""Share of the memory above which a plan is advised to keep a reserve, and the share that the reserve leaves."""
 ROWS = 10
 """Machines that a ranking shows."""
 _LEFT_OUT = ("Training", "Whole job")
@@ -73,6 +77,30 @@ def planned_view(
         "", title("Next"), indented(Text("\n".join(then))),
         *assumptions((answer.interval_basis, *planned.assumptions), verbose=verbose),
     )  # fmt: skip
+
+
+def next_steps(answer: Estimate, limit_bytes: float | None, output: str, exported: bool) -> list[str]:
+    """What to do with a plan, a sentence each, and how to keep memory in reserve.
+
+    limit_bytes : what a plan may use of the memory, if that was given. [bytes]
+    output, exported : the file that the plan is written to, if any, and whether it is written for a framework.
+    """
+    file, framework = output or "best.yaml", answer.scenario.stack.framework
+    words = framework if framework in FRAMEWORKS else "FRAMEWORK"
+    written = "" if output else f"Add -o {file} to write this plan as a scenario. "
+    limit = "" if limit_bytes is None else f" --memory-limit '{show(limit_bytes, 'B')}'"
+    further = (
+        f"flopcast estimate {file} shows where a step's time goes, and docs/faster.md what shortens each part. "
+        f"flopcast search {file}{limit} shows other plans."
+    )
+    steps = [] if exported else [f"Add --export {words} to print the plan as the options of a framework."]
+    steps.append(written + further)
+    full = answer.largest.total / answer.memory_available_bytes
+    if limit_bytes is None and full >= FULL:
+        reserve = show(KEPT * answer.memory_available_bytes, "B")
+        advice = f"and half of all predicted peaks are off by more than 4%. Add --memory-limit '{reserve}'"
+        steps.append(f"The plan fills {full:.0%} of the memory, {advice} to keep a tenth of it free.")
+    return steps
 
 
 def _run_facts(planned: Planned) -> list[tuple[str, str, str]]:

@@ -207,7 +207,7 @@ def raw_preset(kind: str, name: str) -> dict[str, Any]:
         return raw_preset(kind, model_preset(name))
     if Path(name).name != name or not path.is_file():
         if (kind, name) == ("profiles", "datasheet"):
-            shown = "flopcast presets show datasheet --gpu h100-sxm-80gb shows that of a GPU"
+            shown = "flopcast presets show datasheet -s cluster.node.gpu=h100-sxm-80gb shows that of a GPU"
             raise SpecError(f"profile datasheet is made for each GPU from its own peaks; {shown}")
         if kind == "clusters" and name in preset_names("nodes"):
             raise SpecError(

@@ -126,5 +126,5 @@ test_mistakes_say_what_to_type = refusals(SpecError, lambda words: ask(*words), 
     ((*SMALL, "--within", "-1 d"), "within = -86400"),
     ((*SMALL, "--batch-law", "zhang"), "zhang-2024"),
     ((*SMALL[:-3], "--batches", "1,x"), "must be numbers of sequences"),
-    ((*SMALL, "--png", "x.jpg"), "must end in"),
+    ((*SMALL, "--figure", "x.jpg"), "must end in"),
 ])  # fmt: skip

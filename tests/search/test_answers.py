@@ -182,7 +182,7 @@ def test_commands_that_make_no_sense(tmp_path):
     for words, says in (
         (figure, "there is none of them"),
         (["--pareto", "--sensitivity", *figure], "draws one of"),
-        (["--why", "plan.tp=4", "plan.tp=8"], "twice"),
+        (["--why", "plan.tp=4", "--why", "plan.tp=8"], "twice"),
         (["--why", ""], "names no field"),
         (["--gpus", "0"], "0 must be one or more"),
         (["--gpus", "8..2"], r"write 2\.\.8"),

@@ -315,7 +315,7 @@ def test_mistakes(stack, message):
 
 def test_show_prints_what_a_framework_comes_to():
     run = CliRunner()
-    shown = run.invoke(app, ["presets", "show", "megatron-bridge", "--version", "26.08", "--precision", "fp8", "--model", "qwen3-30b-a3b", "--gpu", "b200-sxm-180gb", "-s", "plan.tp=2", "-s", "stack.attention=math"])  # fmt: skip
+    shown = run.invoke(app, ["presets", "show", "megatron-bridge", "-s", "stack.version=26.08", "-s", "training.precision=fp8", "-s", "model=qwen3-30b-a3b", "-s", "cluster.node.gpu=b200-sxm-180gb", "-s", "plan.tp=2", "-s", "stack.attention=math"])  # fmt: skip
     words = " ".join(shown.output.split())
     for says in (
         "Megatron-Bridge 26.08", "stacks: megatron-core since 2025-07", "attention math stated", "fused_norm true default",
@@ -335,9 +335,9 @@ def test_show_prints_what_a_framework_comes_to():
 @rows(
     ("words", "says"),
     [
-        ("selene --precision fp8", "are for frameworks; selene is none"),
-        ("stacks/megatron-2021 --version 2024", "are for frameworks"),
-        ("nemo --precision int4", "precision = 'int4'"),
+        ("selene -s training.precision=fp8", "is for frameworks; selene is none"),
+        ("stacks/megatron-2021 -s stack.version=2024", "is for frameworks"),
+        ("nemo -s training.precision=int4", "precision = 'int4'"),
         ("nemo --set plan.tpp=4", "unknown field 'tpp'"),
     ],
 )

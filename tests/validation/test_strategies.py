@@ -101,7 +101,7 @@ def test_a_prime_number_of_layers_has_no_layered_pipeline(few_batches):
 
 @pytest.mark.thorough
 def test_the_command(tmp_path):
-    arguments = ["strategies", "--sizes", "16", "--png", str(tmp_path / "a.png")]
+    arguments = ["strategies", "--sizes", "16", "--figure", str(tmp_path / "a.png")]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exception is None, result.exception
     assert all(len(line) <= 80 for line in result.stdout.splitlines())

@@ -66,4 +66,4 @@ def draw(row: JobResult, path: Path) -> None:
         legend.append(Patch(color=_COLOURS["F"], alpha=0.65, label="later chunk, paler"))
     figure.legend(handles=legend, loc="outside upper right", ncols=len(legend), frameon=False, fontsize=8)
     place_title(figure, row.configuration.name)
-    save(figure, [path])
+    save(figure, path)

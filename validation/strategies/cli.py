@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument
 
-from sim.commands.options import Json, Png, Svg, figure_paths, print_json, print_view, read_numbers
+from sim.commands.options import Json, check_target, print_json, print_view, read_numbers
 
 REMARKS = (
     "rules: full recomputation, no more than the critical batch, no more GPUs than its sequences times tp",
@@ -28,8 +29,7 @@ def strategies(
     vocabulary: int = 51_200,
     sizes: str | None = None,
     as_json: Json = False,
-    png: Png = None,
-    svg: Svg = None,
+    figure: Path | None = None,
 ) -> None:
     """Lamy-Poirier's X_x by data, pipeline and tensor parallelism, in standard and layered order, at their best.
 
@@ -48,7 +48,9 @@ def strategies(
     def asked(x: int) -> Any:
         return question(x, bandwidth, ideal_network, network_efficiency, vocabulary)
 
-    paths, remarks = figure_paths(png, svg), (_of_network(bandwidth, ideal_network, network_efficiency), *REMARKS)
+    if figure is not None:
+        check_target(figure, (".png", ".svg"))
+    remarks = (_of_network(bandwidth, ideal_network, network_efficiency), *REMARKS)
     if sizes is None:
         shape, scenario = family(x), asked(x)
         with progress_bar("plans searched") as progress:
@@ -56,7 +58,7 @@ def strategies(
             entries += compare_strategies(scenario, (THREE,), partitioned=True)
         every = (alone(scenario), *entries)
         data: Any = [{**each.to_dict(), "formula_days": formula_days(each.answer, shape)} for each in every]
-        shown, figure = view.strategies_view(shape, scenario, every), view.strategies_figure
+        shown, draw = view.strategies_view(shape, scenario, every), view.strategies_figure
         drawn: tuple[Any, ...] = (shape, scenario, entries)
     else:
         wanted, data = read_numbers(sizes, "--sizes", "whole numbers", "32,64,160"), []
@@ -68,13 +70,13 @@ def strategies(
                                    for e in best})  # fmt: skip
                 if progress is not None:
                     progress(len(data), len(wanted))
-        shown, figure, drawn = view.sizes_view(data), view.sizes_figure, (data,)
+        shown, draw, drawn = view.sizes_view(data), view.sizes_figure, (data,)
     if as_json:
         print_json(data)
     else:
-        print_view(*shown, view.notes(*view.refused(data), *remarks, *((OF_ONE,) if sizes is None else OF_SIZES)))
-    if paths:
-        save(figure(*drawn), paths)
+        print_view([*shown, view.notes(*view.refused(data), *remarks, *((OF_ONE,) if sizes is None else OF_SIZES))])
+    if figure is not None:
+        save(draw(*drawn), figure)
 
 
 def _of_network(bandwidth: str, ideal: bool, efficiency: float | None) -> str:
