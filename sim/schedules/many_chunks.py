@@ -1,5 +1,7 @@
 """Schedules with several chunks a rank: interleaved 1F1B, and looped breadth-first."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from sim.errors import ScheduleError
@@ -21,6 +23,7 @@ def _requirement(num_ranks: int, num_chunks: int, num_microbatches: int) -> str 
     return None
 
 
+@lru_cache(maxsize=8)
 def _visits(num_chunks: int, num_microbatches: int, group: int) -> tuple[np.ndarray, np.ndarray]:
     """(chunk, micro-batch) of each forward: groups of micro-batches visit every chunk in turn."""
     group = min(group, num_microbatches)

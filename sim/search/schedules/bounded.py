@@ -39,7 +39,7 @@ from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import near_and_far, once_a_step, price_stages
 from sim.schedules import Order, build_order, get_schedule
 from sim.schedules.actions import U, W
-from sim.schedules.build import STEADY
+from sim.schedules.build import played_first
 from sim.schedules.passes import most_begun, peak_in_flight
 from sim.schedules.registry import is_file
 from sim.search.candidate import worth_of
@@ -261,7 +261,7 @@ class BoundedPlans:
                 break
             pp = int(columns.pp[row])
             period = chosen.period(pp, int(columns.num_chunks[row]), **self._options)
-            kept = STEADY * max(period, pp)
+            kept = played_first(period, pp)
             played[row] = min(count[row], kept + (int(count[row]) - kept) % period)
         return np.stack([columns.pp, columns.num_chunks, played])
 
