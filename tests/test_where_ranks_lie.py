@@ -11,7 +11,7 @@ from sim import build_scenario, estimate, simulate
 from sim.engines import run
 from sim.engines.program import priced_order, program_of
 from sim.reliability.state import state_of
-from sim.scaling.run import goal_of
+from sim.scaling.goal import goal_of
 from sim.scaling.training_time import shortest
 from sim.search.explain import rank_plan
 from sim.specs import ParallelPlan

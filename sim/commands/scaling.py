@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sim.commands.options import Answer, group_of
-from sim.commands.progress import spinner
 from sim.errors import SpecError
-from sim.scaling.fit import fit_loss, read_runs
 from sim.scaling.loss_laws import (
+    BATCH_LAWS,
     BESIROGLU,
     DEFAULT_LAW,
     FLOP_PER_PARAM_TOKEN,
     LAWS,
-    LossLaw,
     best_loss,
+    best_tokens,
     compute_optimal,
     compute_optimal_for_loss,
     compute_optimal_repeated,
-    critical_batch_laws,
     critical_batches,
-    flop_for_params,
     get_law,
     mccandlish_batch,
     power_sum_loss,
@@ -37,7 +33,6 @@ from sim.units import parse_count, show_short, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
-MOST_RESAMPLES = 10_000
 LEAST_LOSS, MOST_LOSS = 0.1, 20.0
 """A guess among 128,000 words has 11.8. [nats/token]"""
 
@@ -69,16 +64,7 @@ def _loss(text: str | None) -> float | None:
     return loss
 
 
-def _laws(runs: Path | None) -> list[LossLaw]:
-    laws = list(LAWS.values())
-    if runs is not None:
-        laws.append(fit_loss(read_runs(runs)).law())
-    return laws
-
-
-def optimal(
-    *, budget: str | None = None, loss: str | None = None, unique_tokens: str | None = None, runs: Path | None = None
-) -> Answer:
+def optimal(*, budget: str | None = None, loss: str | None = None, unique_tokens: str | None = None) -> Answer:
     """The best model and data for a budget, or the cheapest for a loss, by every law.
 
     budget : Compute in FLOP, such as 5.76e23.
@@ -89,20 +75,20 @@ def optimal(
 
     if (budget is None) == (loss is None):
         raise SpecError("give either --budget, such as 5.76e23, or --loss, such as 2.0")
-    flop, target, laws = _count(budget, "budget"), _loss(loss), _laws(runs)
+    flop, target = _count(budget, "budget"), _loss(loss)
     refused: list[str] = []
     remarks = ["intervals are those published of the exponent, from the middle of the runs' compute outwards"]
     if flop is not None:
-        best, title = [compute_optimal(flop, law) for law in laws], f"The best use of {flop:.3g} FLOP"
+        best, title = [compute_optimal(flop, law) for law in LAWS.values()], f"The best use of {flop:.3g} FLOP"
     else:
         assert target is not None
         best, title = [], f"The cheapest way to a loss of {target:g}"
-        for law in (law for law in laws if law.form is not None):
+        for law in (law for law in LAWS.values() if law.frontier is not None):
             try:
                 best.append(compute_optimal_for_loss(target, law))
             except SpecError as error:
                 refused.append(f"{law.name}: {error}")
-        remarks.append(f"laws without a loss: {', '.join(law.name for law in laws if law.form is None)}")
+        remarks.append(f"laws without a loss: {', '.join(law.name for law in LAWS.values() if law.frontier is None)}")
     if (different := _count(unique_tokens, "unique_tokens")) is not None:
         if flop is None:
             raise SpecError("--unique-tokens goes with --budget")
@@ -122,7 +108,7 @@ def optimal(
     return Answer(lambda: [asdict(each) for each in best], lambda: [view()], after=refuse)
 
 
-def model(name: str, *, tokens: str | None = None, loss: str | None = None, runs: Path | None = None) -> Answer:
+def model(name: str, *, tokens: str | None = None, loss: str | None = None) -> Answer:
     """A model under every law: its compute-optimal data, its loss on some tokens, the tokens that reach a loss.
 
     name : A model preset, or a number of parameters such as 70B.
@@ -132,11 +118,11 @@ def model(name: str, *, tokens: str | None = None, loss: str | None = None, runs
     from sim.report.scaling import model_view
 
     params, data, target = model_params(name), _count(tokens, "tokens"), _loss(loss)
-    laws, rows, remarks = _laws(runs), [], []
-    for law in laws:
-        flop = float(flop_for_params(params, law))
-        row: dict[str, Any] = {"law": law.name, "best_tokens": flop / FLOP_PER_PARAM_TOKEN / params}
-        row |= {"flop": flop, "best_loss": float(best_loss(flop, law))}
+    rows, remarks = [], []
+    for law in LAWS.values():
+        best = best_tokens(params, law)
+        flop = FLOP_PER_PARAM_TOKEN * params * best
+        row: dict[str, Any] = {"law": law.name, "best_tokens": best, "flop": flop, "best_loss": best_loss(flop, law)}
         if data is not None:
             row["loss"] = float(power_sum_loss(params, data, law.form)) if law.form else NAN
         if target is not None:
@@ -149,7 +135,7 @@ def model(name: str, *, tokens: str | None = None, loss: str | None = None, runs
         rows.append(row)
     title = f"{name}: {show_short(params)} parameters" + (f" on {show_short(data)} tokens" if data else "")
     follows = "the loss follows its law of compute, your loss its law of parameters and tokens"
-    apart = [f"{law.name}: {follows}" for law in laws if law.frontier and law.form]
+    apart = [f"{law.name}: {follows}" for law in LAWS.values() if law.form and law.frontier != law.form.frontier]
     notes = ["best tokens: with so many a model of this size is the best use of the compute", *remarks, *apart]
     found = {"params": params, "laws": rows, "notes": remarks}
     return Answer(lambda: found, lambda: [model_view(title, rows, notes)])
@@ -167,16 +153,16 @@ def batch(name: str, *, tokens: str | None = None, loss: str | None = None, at: 
 
     params, remarks = model_params(name), []
     if (data := _count(tokens, "tokens")) is None:
-        data = float(flop_for_params(params, get_law(DEFAULT_LAW))) / FLOP_PER_PARAM_TOKEN / params
+        data = best_tokens(params, get_law(DEFAULT_LAW))
         remarks.append(f"tokens: the {show_short(data)} that are compute-optimal by {DEFAULT_LAW}")
     if (final := _loss(loss)) is None:
         final = float(power_sum_loss(params, data, BESIROGLU))
         remarks.append(f"loss: {final:.3f} by {DEFAULT_LAW}")
     asked = _count(at, "tokens a batch")
     facts = {"params": params, "tokens": data, "loss": final, "flop": FLOP_PER_PARAM_TOKEN * params * data}
-    laws, rows = critical_batch_laws(), dict[str, dict[str, Any]]()
+    rows = dict[str, dict[str, Any]]()
     for name, found in critical_batches(**facts).items():
-        law = laws[name]
+        law = BATCH_LAWS[name]
         rows[name] = {"batch_tokens": float(found), "data_overhead": law.data_overhead, "checked": law.checked}
         if asked is not None and law.data_overhead:
             limit = float(mccandlish_batch(name, **facts))
@@ -188,39 +174,14 @@ def batch(name: str, *, tokens: str | None = None, loss: str | None = None, at: 
     return Answer(lambda: {"facts": facts, "batch": asked, "laws": rows}, lambda: [batch_view(title, rows, remarks)])
 
 
-def fit(runs: Path, *, bootstraps: int = 200, seed: int = 0, least_tokens_per_param: float = 0.0) -> Answer:
-    """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals.
-
-    runs : CSV with the columns params, tokens and loss.
-    bootstraps : Resamples behind the intervals, 10 to 10,000.
-    seed : Of the resampling.
-    least_tokens_per_param : Leave out runs with fewer.
-    """
-    from sim.report.scaling import fit_view
-
-    if not 10 <= bootstraps <= MOST_RESAMPLES or seed < 0:
-        raise SpecError(f"--bootstraps {bootstraps} must be 10 to {MOST_RESAMPLES:,}, and --seed {seed} zero or more")
-    table = read_runs(runs)
-    kept = table.take(table.tokens >= least_tokens_per_param * table.params)
-    with spinner("fitting"):
-        found = fit_loss(kept, bootstraps, seed)
-    top, left = 6 * float((kept.params * kept.tokens).max()), len(table) - len(kept)
-    intervals = {name: found.interval(name) for name in ("irreducible", "a", "alpha", "b", "beta", "exponent")}
-    constants = {"runs": len(kept), "objective": found.objective, "residual": found.residual}
-    title = f"{len(kept)} runs of {runs}" + (f" ({left} left out)" if left else "")
-    view = partial(fit_view, title, found, [top, 10 * top, 100 * top, 1000 * top])
-    return Answer(lambda: asdict(found.form) | {"intervals": intervals} | constants, lambda: [view()])
-
-
 def laws() -> Answer:
     """The laws there are: their constants with published errors, where they stand, and how far that was checked."""
     from sim.report.scaling import laws_view
 
-    batch_laws = critical_batch_laws()
-    told = ("needs", "data_overhead", "summary", "source", "checked")
-    rows = {name: {key: getattr(law, key) for key in told} for name, law in batch_laws.items()}
+    told = ("fact", "data_overhead", "summary", "source", "checked")
+    rows = {name: {key: getattr(law, key) for key in told} for name, law in BATCH_LAWS.items()}
     loss = {name: asdict(law) for name, law in LAWS.items()}
-    return Answer(lambda: {"loss": loss, "batch": rows}, lambda: [laws_view(LAWS, batch_laws)])
+    return Answer(lambda: {"loss": loss, "batch": rows}, lambda: [laws_view(LAWS, BATCH_LAWS)])
 
 
 app = group_of(
@@ -232,7 +193,6 @@ app = group_of(
         ),
         "model": (model, ("scaling model gpt3-175b --tokens 300B --loss 2.0",)),
         "batch": (batch, ("scaling batch llama3-405b --tokens 15.6T --batch 16M",)),
-        "fit": (fit, ("scaling fit runs.csv",)),
         "laws": (laws, ("scaling laws",)),
     },
 )

@@ -14,8 +14,9 @@ from sim.commands.progress import progress_bar
 from sim.errors import require_positive
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
+from sim.scaling.goal import Goal, goal_of, goal_of_model
 from sim.scaling.questions import ask, length_of, precision_of
-from sim.scaling.run import Goal, Terms, Training, goal_of, goal_of_model
+from sim.scaling.run import Terms, Training
 from sim.scaling.run import train as run_of
 from sim.specs import Scenario
 from sim.units import parse, parse_count

@@ -9,9 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.scaling.fit import LossFit
-from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw, Optimum, compute_optimal
-from sim.table import columns_table, plain_table
+from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw, Optimum
+from sim.table import columns_table
 from sim.units import show_short, significant
 
 
@@ -89,32 +88,6 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
 
 
-def fit_view(title: str, fit: LossFit, budgets: Sequence[float]) -> Group:
-    """The fitted constants and what they make of some budgets, with intervals."""
-    table = plain_table("constant", "value", "90 % interval")
-    constants = {letter: getattr(fit.form, name) for letter, name in _LETTERS.items()}
-    constants["N ~ C^"] = fit.form.beta / (fit.form.alpha + fit.form.beta)
-    for letter, value in constants.items():
-        low, high = fit.interval(_LETTERS.get(letter, "exponent"))
-        table.add_row(letter, f"{value:.4g}", f"{low:.4g} – {high:.4g}")
-    found = [compute_optimal(budget, fit.law()) for budget in budgets]
-    columns = {
-        "budget, FLOP": [f"{each.flop:.2e}" + "*" * bool(each.extrapolated) for each in found],
-        "params": [show_short(each.params) for each in found],
-        "90 % interval": [interval_text(fit.params_interval(budget)) for budget in budgets],
-        "tokens/param": [significant(each.tokens / each.params) for each in found],
-        "loss": [loss_text(each.loss) for each in found],
-    }
-    return Group(
-        Text(title, style="bold"),
-        Text("L = E + A / params^alpha + B / tokens^beta\n", style="dim"),
-        table,
-        "",
-        columns_table(columns),
-        notes(f"root mean square of log L: {fit.residual:.3%}", "* extrapolated beyond the runs' compute"),
-    )
-
-
 _LETTERS = {"E": "irreducible", "A": "a", "alpha": "alpha", "B": "b", "beta": "beta"}
 """Constants of a loss law as they are written, and the attributes of its form."""
 
@@ -140,8 +113,7 @@ def _constants(law: LossLaw) -> list[str]:
         )
         power = "" if law.form.gamma == 1 else f"^{law.form.gamma:g}"
         lines.append(f"L = E + (A/N^alpha + B/D^beta){power}: " + ", ".join(values))
-    if law.allocation is not None:
-        lines.append(f"best N = {law.allocation.scale:.4g} C^{law.allocation.exponent:g}")
+    lines.append(f"best N = {float(law.allocation(1.0)):.4g} C^{law.allocation.exponent:.4g}")
     if law.exponent_interval is not None:
         low, high = law.exponent_interval
         lines.append(f"exponent of N between {low:.3f} and {high:.3f}: {law.interval_is}")

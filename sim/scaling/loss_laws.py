@@ -18,9 +18,10 @@ averaged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,25 @@ FLOP_PER_PARAM_TOKEN = 6.0
 
 
 @dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """y = least + value · (x/at)^exponent."""
+
+    value: float
+    exponent: float
+    at: float = 1.0
+    least: float = 0.0
+
+    def __call__(self, x: Number) -> Number:
+        """Return y; takes arrays."""
+        return self.least + self.value * (np.asarray(x, dtype=float) / self.at) ** self.exponent
+
+    def inverse(self, y: float) -> float:
+        """Return the x of a y above `least`; infinite where it is beyond any number."""
+        with np.errstate(over="ignore"):
+            return float(self.at * np.float64((y - self.least) / self.value) ** (1 / self.exponent))
+
+
+@dataclass(frozen=True, slots=True)
 class PowerSum:
     """L = irreducible + (a N^-alpha + b D^-beta)^gamma."""
 
@@ -45,6 +65,23 @@ class PowerSum:
     b: float
     beta: float
     gamma: float = 1.0
+
+    @property
+    def allocation(self) -> PowerLaw:
+        """Parameters that lose least for C = 6 N D: G (C/6)^(beta/(alpha+beta)) [1]_. Gamma > 0 does not move them.
+
+        .. [1] Hoffmann et al. 2022, arXiv:2203.15556, equation 4.
+        """
+        exponents = self.alpha + self.beta
+        ratio = (self.alpha * self.a / (self.beta * self.b)) ** (1 / exponents)
+        return PowerLaw(ratio, self.beta / exponents, FLOP_PER_PARAM_TOKEN)
+
+    @property
+    def frontier(self) -> PowerLaw:
+        """Least loss of C. There a N^-alpha + b D^-beta = (a G^-alpha + b G^beta) (C/6)^-(alpha beta/(alpha+beta))."""
+        ratio, power = self.allocation.value, self.alpha * self.beta / (self.alpha + self.beta)
+        reducible = self.a * ratio**-self.alpha + self.b * ratio**self.beta
+        return PowerLaw(reducible**self.gamma, -power * self.gamma, FLOP_PER_PARAM_TOKEN, self.irreducible)
 
 
 def power_sum_loss(params: Number, tokens: Number, form: PowerSum) -> Number:
@@ -56,39 +93,6 @@ def power_sum_loss(params: Number, tokens: Number, form: PowerSum) -> Number:
     require_positive(params=params, tokens=tokens)
     params, tokens = np.asarray(params, dtype=float), np.asarray(tokens, dtype=float)
     return form.irreducible + (form.a * params**-form.alpha + form.b * tokens**-form.beta) ** form.gamma
-
-
-def _best_ratio(form: PowerSum) -> float:
-    """G of Hoffmann et al. 2022, equation 4; gamma > 0 does not move the optimum."""
-    return float((form.alpha * form.a / (form.beta * form.b)) ** (1 / (form.alpha + form.beta)))
-
-
-def optimal_params(flop: Number, form: PowerSum) -> Number:
-    """Parameters that lose least for `flop` = 6 N D: G (C/6)^(beta/(alpha+beta)) [1]_.
-
-    .. [1] Hoffmann et al. 2022, arXiv:2203.15556, equation 4.
-    """
-    require_positive(flop=flop)
-    power = form.beta / (form.alpha + form.beta)
-    return _best_ratio(form) * (np.asarray(flop, dtype=float) / FLOP_PER_PARAM_TOKEN) ** power
-
-
-def flop_for_loss(loss: Number, form: PowerSum) -> Number:
-    """Least compute that reaches `loss`.  [FLOP]
-
-    At the optimum a N^-alpha + b D^-beta = (a G^-alpha + b G^beta) (C/6)^-(alpha beta/(alpha+beta)), solved for C.
-    """
-    require_positive(loss=loss)
-    loss = np.asarray(loss, dtype=float)
-    if (loss <= form.irreducible).any():
-        raise SpecError(
-            f"no budget reaches a loss of {float(loss.min()):g}: the irreducible loss is {form.irreducible:g}; "
-            f"ask for more, such as {form.irreducible + 0.1:.3g}"
-        )
-    best = _best_ratio(form)
-    numerator = form.a * best**-form.alpha + form.b * best**form.beta
-    power = (form.alpha + form.beta) / (form.alpha * form.beta)
-    return FLOP_PER_PARAM_TOKEN * (numerator / (loss - form.irreducible) ** (1 / form.gamma)) ** power
 
 
 def tokens_for_loss(loss: float, params: float, form: PowerSum) -> float:
@@ -108,29 +112,12 @@ def tokens_for_loss(loss: float, params: float, form: PowerSum) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLaw:
-    """y = scale · x^exponent."""
-
-    scale: float
-    exponent: float
-
-    @classmethod
-    def through(cls, value: float, at: float, exponent: float) -> PowerLaw:
-        """The law that gives a value at some x."""
-        return cls(value / at**exponent, exponent)
-
-    def __call__(self, x: Number) -> Number:
-        """Return y; takes arrays."""
-        return self.scale * np.asarray(x, dtype=float) ** self.exponent
-
-
-@dataclass(frozen=True, slots=True)
 class LossLaw:
-    """A published (or fitted) law.
+    """A published law.
 
+    allocation : best N of compute C: the paper's own, or the optimum of `form`.
     form : loss of any N and D; None where the paper gives only the best allocation.
-    allocation : the paper's own N of compute C, where it is not the optimum of `form`.
-    frontier : the paper's own loss of compute C, where it is not that of `form` at the optimum.
+    frontier : least loss of compute C: the paper's own, or that of `form`; None where there is neither.
     exponent_interval : published interval of the exponent of N in C, and what it is.
     fitted_flop : compute of the runs it was fitted on; beyond it is extrapolation. [FLOP]
     """
@@ -139,12 +126,12 @@ class LossLaw:
     summary: str
     source: str
     checked: str
+    allocation: PowerLaw
     form: PowerSum | None = None
-    allocation: PowerLaw | None = None
     frontier: PowerLaw | None = None
-    exponent_interval: tuple[float, float] | None = None
+    exponent_interval: Sequence[float] | None = None
     interval_is: str = ""
-    fitted_flop: tuple[float, float] | None = None
+    fitted_flop: Sequence[float] | None = None
     errors: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -154,21 +141,17 @@ def published(kind: str) -> Any:
     return load_yaml(TABLE)[kind]
 
 
-_RECORDS: dict[str, Callable[..., Any]] = {
-    "form": lambda given: PowerSum(**given),
-    "allocation": lambda given: PowerLaw.through(**given),
-    "frontier": lambda given: PowerLaw.through(**given),
-    "exponent_interval": tuple,
-    "fitted_flop": tuple,
-    "errors": dict,
-}
-"""How fields of a law are read that are no text."""
-LAWS = {
-    name: LossLaw(
-        name, **{field: _RECORDS[field](given) if field in _RECORDS else given for field, given in row.items()}
-    )
-    for name, row in published("loss").items()
-}
+def _read(name: str, row: Mapping[str, Any]) -> LossLaw:
+    """Return a law of the table."""
+    found = dict(row)
+    if form := row.get("form"):
+        found["form"] = form = PowerSum(**form)
+        found |= {"allocation": form.allocation, "frontier": form.frontier}
+    found |= {curve: PowerLaw(**row[curve]) for curve in ("allocation", "frontier") if curve in row}
+    return LossLaw(name, **found)
+
+
+LAWS = {name: _read(name, row) for name, row in published("loss").items()}
 DEFAULT_LAW = "besiroglu-2024"
 
 
@@ -187,7 +170,7 @@ def form_of(law: LossLaw) -> PowerSum:
     return law.form
 
 
-BESIROGLU, MUENNIGHOFF = form_of(LAWS["besiroglu-2024"]), form_of(LAWS["muennighoff-2023"])
+BESIROGLU, MUENNIGHOFF = form_of(LAWS[DEFAULT_LAW]), form_of(LAWS["muennighoff-2023"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,36 +191,21 @@ class CriticalBatchLaw:
     checked: str
     data_overhead: float | None
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The facts of a run that it asks for."""
-        return (self.fact,)
-
 
 BATCH_LAWS = {
     name: CriticalBatchLaw(name, **{**row, "law": PowerLaw(**row["law"])}) for name, row in published("batch").items()
 }
 
 
-def critical_batch_laws() -> dict[str, CriticalBatchLaw]:
-    """All laws by name."""
-    return BATCH_LAWS
-
-
-def get_critical_batch_law(name: str) -> CriticalBatchLaw:
-    """The law called `name`."""
-    if name not in BATCH_LAWS:
-        raise SpecError(f"unknown critical batch law {name!r}{nearest(name, BATCH_LAWS)}")
-    return BATCH_LAWS[name]
-
-
 def critical_batch(name: str, **facts: Number) -> Number:
     """The batch that law `name` gives for a run: its own batch, whatever its definition.  [tokens]"""
-    law = get_critical_batch_law(name)
-    if law.fact not in facts:
-        raise SpecError(f"{name} needs the run's {law.fact}; give {law.fact}")
-    require_positive(**{law.fact: facts[law.fact]})
-    return law.law(facts[law.fact])
+    if name not in BATCH_LAWS:
+        raise SpecError(f"unknown critical batch law {name!r}{nearest(name, BATCH_LAWS)}")
+    fact = BATCH_LAWS[name].fact
+    if fact not in facts:
+        raise SpecError(f"{name} needs the run's {fact}; give {fact}")
+    require_positive(**{fact: facts[fact]})
+    return BATCH_LAWS[name].law(facts[fact])
 
 
 def mccandlish_batch(name: str, **facts: Number) -> Number:
@@ -246,11 +214,11 @@ def mccandlish_batch(name: str, **facts: Number) -> Number:
     Extra data at batch B is B/B_crit of the least, so a law that names the batch of 20 % extra names B_crit / 5 (own
     derivation; Zhang et al. fit their curves freely).
     """
-    overhead = get_critical_batch_law(name).data_overhead
-    if overhead is None:
+    batch = critical_batch(name, **facts)
+    if (overhead := BATCH_LAWS[name].data_overhead) is None:
         able = ", ".join(law.name for law in BATCH_LAWS.values() if law.data_overhead)
         raise SpecError(f"{name} gives the batch of least loss, no limit; choose from {able}")
-    return critical_batch(name, **facts) / overhead
+    return batch / overhead
 
 
 def critical_batches(**facts: Number) -> dict[str, Number]:
@@ -292,35 +260,17 @@ class Optimum:
     extrapolated: bool | None
 
 
-def exponent_of(law: LossLaw) -> float:
-    """The exponent of the best N in C."""
-    if law.allocation is not None:
-        return law.allocation.exponent
-    assert law.form is not None
-    return law.form.beta / (law.form.alpha + law.form.beta)
-
-
-def best_params(flop: Number, law: LossLaw) -> Number:
-    """Parameters of the compute-optimal model."""
-    require_positive(flop=flop)
-    if law.allocation is not None:
-        return law.allocation(flop)
-    assert law.form is not None
-    return optimal_params(flop, law.form)
-
-
-def best_loss(flop: Number, law: LossLaw) -> Number:
+def best_loss(flop: float, law: LossLaw) -> float:
     """Loss of the compute-optimal model; nan where the law gives none.  [nats/token]"""
-    require_positive(flop=flop)
-    if law.frontier is not None:
-        return law.frontier(flop)
-    if law.form is None:
-        return np.full(np.shape(flop), np.nan)
-    params = best_params(flop, law)
-    return power_sum_loss(params, np.asarray(flop, dtype=float) / (FLOP_PER_PARAM_TOKEN * params), law.form)
+    return nan if law.frontier is None else float(law.frontier(flop))
 
 
-def params_interval(flop: Number, law: LossLaw) -> tuple[Number, Number] | None:
+def best_tokens(params: float, law: LossLaw) -> float:
+    """Tokens with which a model of so many parameters is the best use of their compute."""
+    return law.allocation.inverse(params) / FLOP_PER_PARAM_TOKEN / params
+
+
+def _interval(flop: float, law: LossLaw) -> tuple[float, float] | None:
     """What the published interval of the exponent does to the best N; None where the paper gives none.
 
     Assumption: the law turns about the middle of the compute it was fitted on (on a logarithmic axis), where an
@@ -329,60 +279,42 @@ def params_interval(flop: Number, law: LossLaw) -> tuple[Number, Number] | None:
     """
     if law.exponent_interval is None or law.fitted_flop is None:
         return None
-    pivot = float(np.sqrt(law.fitted_flop[0] * law.fitted_flop[1]))
-    params, arm = best_params(flop, law), np.asarray(flop, dtype=float) / pivot
-    ends = [params * arm ** (end - exponent_of(law)) for end in law.exponent_interval]
-    return np.minimum(*ends), np.maximum(*ends)
+    params, arm = float(law.allocation(flop)), flop / float(np.sqrt(np.prod(law.fitted_flop)))
+    low, high = sorted(params * arm ** (end - law.allocation.exponent) for end in law.exponent_interval)
+    return low, high
 
 
 def compute_optimal(flop: float, law: LossLaw) -> Optimum:
     """The model and data that lose least for a budget of `flop`."""
     require_positive(flop=flop)
-    params = float(best_params(flop, law))
+    params = float(law.allocation(flop))
     tokens = flop / (FLOP_PER_PARAM_TOKEN * params)
     if params < 1 or tokens < 1:
         raise SpecError(
             f"a budget of {flop:g} FLOP is too small for {law.name}: {params:.2g} parameters on {tokens:.2g} tokens; "
             f"the least it can spend is {least_budget(law):.3g} FLOP"
         )
-    interval = params_interval(flop, law)
-    return Optimum(
-        law.name,
-        flop,
-        params,
-        tokens,
-        float(best_loss(flop, law)),
-        None if interval is None else (float(interval[0]), float(interval[1])),
-        None if law.fitted_flop is None else not law.fitted_flop[0] <= flop <= law.fitted_flop[1],
-    )
-
-
-def flop_for_params(params: Number, law: LossLaw) -> Number:
-    """The budget whose compute-optimal model has `params` parameters.  [FLOP]"""
-    require_positive(params=params)
-    return (np.asarray(params, dtype=float) / best_params(1.0, law)) ** (1 / exponent_of(law))
+    beyond = None if law.fitted_flop is None else not law.fitted_flop[0] <= flop <= law.fitted_flop[1]
+    return Optimum(law.name, flop, params, tokens, best_loss(flop, law), _interval(flop, law), beyond)
 
 
 def least_budget(law: LossLaw) -> float:
     """The budget from which the best model has a parameter and a token.  [FLOP]"""
-    exponent = exponent_of(law)
-    scale = float(best_params(1.0, law))
-    one_parameter = float(flop_for_params(1.0, law))
-    one_token = (FLOP_PER_PARAM_TOKEN * scale) ** (1 / (1 - exponent))
-    return float(max(one_parameter, one_token))
+    one_token = (FLOP_PER_PARAM_TOKEN * float(law.allocation(1.0))) ** (1 / (1 - law.allocation.exponent))
+    return max(law.allocation.inverse(1.0), one_token)
 
 
 def compute_optimal_for_loss(loss: float, law: LossLaw) -> Optimum:
     """The cheapest model and data that reach `loss`."""
     require_positive(loss=loss)
-    if law.frontier is not None:
-        with np.errstate(over="ignore"):
-            flop = float(np.float64(loss / law.frontier.scale) ** (1 / law.frontier.exponent))
-    elif law.form is not None:
-        flop = float(flop_for_loss(loss, law.form))
-    else:
+    if law.frontier is None:
         raise SpecError(f"{law.name} says nothing of losses; give a budget instead")
-    if not np.isfinite(flop):
+    if loss <= (least := law.frontier.least):
+        raise SpecError(
+            f"no budget reaches a loss of {loss:g}: the irreducible loss is {least:g}; ask for more, such as "
+            f"{least + 0.1:.3g}"
+        )
+    if not isfinite(flop := law.frontier.inverse(loss)):
         raise SpecError(f"{law.name} needs more than {np.finfo(float).max:.1g} FLOP for a loss of {loss:g}")
     return compute_optimal(flop, law)
 
@@ -402,8 +334,7 @@ def effective(amount: Number, unique: Number, decay: float) -> Number:
 
 def useful_params(unique_tokens: Number) -> Number:
     """Parameters that `unique_tokens` can use fully: the compute-optimal ones, 0.051 a token as alpha = beta."""
-    form = MUENNIGHOFF
-    return np.asarray(unique_tokens, dtype=float) * (form.alpha * form.a / (form.beta * form.b)) ** (1 / form.alpha)
+    return np.asarray(unique_tokens, dtype=float) * MUENNIGHOFF.allocation.value**2
 
 
 def repeated_data_loss(params: Number, tokens: Number, unique_tokens: Number) -> Number:
@@ -420,7 +351,7 @@ def compute_optimal_repeated(flop: float, unique_tokens: float) -> Optimum:
     Found on a grid of model sizes refined around the best, as the loss has no closed optimum.
     """
     require_positive(flop=flop, unique_tokens=unique_tokens)
-    centre = float(optimal_params(flop, MUENNIGHOFF))
+    centre = float(MUENNIGHOFF.allocation(flop))
     low, high = centre * 1e-4, centre * 1e2
     for _ in range(4):
         params = np.geomspace(low, high, 801)

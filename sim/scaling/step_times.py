@@ -13,7 +13,8 @@ import numpy as np
 from sim.arrays import Ints
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
-from sim.scaling.run import Goal, TrainingRun
+from sim.scaling.goal import Goal
+from sim.scaling.run import TrainingRun
 from sim.search import SearchResult, search
 from sim.search.best_first import Found, best_first, in_order
 from sim.search.layered import layered_plans

@@ -18,7 +18,8 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
 from sim.reliability.state import state_of
 from sim.reliability.storing import data_loading, even_storing, storing_of
-from sim.scaling.run import Goal, Terms, TrainingRun, training_run, unknown_energy
+from sim.scaling.goal import Goal
+from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.step_times import (
     Prices,
     confirm,

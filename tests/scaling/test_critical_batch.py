@@ -1,4 +1,4 @@
-"""Critical batches against their papers' numbers, the trade-off's algebra, and the noise scale of made-up gradients."""
+"""Critical batches against their papers' numbers, and the trade-off's algebra."""
 
 import pytest
 from hypothesis import given
@@ -7,8 +7,8 @@ from rows import refusals
 
 from sim.errors import SpecError
 from sim.scaling.loss_laws import (
+    BATCH_LAWS,
     critical_batch,
-    critical_batch_laws,
     critical_batches,
     mccandlish_batch,
     steps_needed,
@@ -47,7 +47,7 @@ def test_zhangs_two_forms_agree_at_twenty_tokens_a_parameter():
 
 def test_disagreement_is_shown():
     said = critical_batches(params=70e9, tokens=1.4e12, loss=1.97, flop=5.88e23)
-    assert set(said) == set(critical_batch_laws())
+    assert set(said) == set(BATCH_LAWS)
     assert max(said.values()) / min(said.values()) > 10
     assert set(critical_batches(params=70e9)) == {"lamy-poirier-2021"}
 

@@ -18,12 +18,9 @@ from sim.scaling.loss_laws import (
     compute_optimal_for_loss,
     compute_optimal_repeated,
     effective,
-    exponent_of,
-    flop_for_loss,
     form_of,
     get_law,
     least_budget,
-    optimal_params,
     power_sum_loss,
     repeated_data_loss,
     tokens_for_loss,
@@ -56,11 +53,11 @@ def test_kaplan_puts_most_of_a_budget_into_parameters():
     ],
 )
 def test_optimum_at_gophers_budget(form, params, tokens, loss):
-    found = optimal_params(GOPHER, form)
+    found = form.allocation(GOPHER)
     assert found == pytest.approx(params, rel=2e-3)
     assert GOPHER / 6 / found == pytest.approx(tokens, rel=3e-3)
     if loss:
-        assert power_sum_loss(found, GOPHER / 6 / found, form) == pytest.approx(loss, abs=5e-4)
+        assert form.frontier(GOPHER) == pytest.approx(loss, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -90,24 +87,18 @@ def test_chinchilla_1_gives_table_3(flop, params):
     ],
 )
 def test_exponents(law, exponent):
-    assert exponent_of(get_law(law)) == pytest.approx(exponent, abs=0.005)
+    assert get_law(law).allocation.exponent == pytest.approx(exponent, abs=0.005)
 
 
 @given(st.sampled_from(sorted(FORMS)), budgets, st.floats(0.1, 10.0))
 def test_no_other_split_of_a_budget_loses_less(name, flop, factor):
+    """The frontier is the loss of the best split, and from that loss budget and tokens follow."""
     form = FORMS[name]
-    best = optimal_params(flop, form)
+    best, loss = form.allocation(flop), form.frontier(flop)
     other = best * factor
-    at_best = power_sum_loss(best, flop / 6 / best, form)
-    assert power_sum_loss(other, flop / 6 / other, form) >= at_best * (1 - 1e-12)
-
-
-@given(st.sampled_from(sorted(FORMS)), budgets)
-def test_budget_and_loss_are_inverse(name, flop):
-    form = FORMS[name]
-    best = optimal_params(flop, form)
-    loss = power_sum_loss(best, flop / 6 / best, form)
-    assert flop_for_loss(loss, form) == pytest.approx(flop, rel=1e-6)
+    assert power_sum_loss(best, flop / 6 / best, form) == pytest.approx(loss, rel=1e-12)
+    assert power_sum_loss(other, flop / 6 / other, form) >= loss * (1 - 1e-12)
+    assert form.frontier.inverse(float(loss)) == pytest.approx(flop, rel=1e-6)
     assert tokens_for_loss(float(loss), float(best), form) == pytest.approx(flop / 6 / best, rel=1e-6)
 
 

@@ -5,7 +5,7 @@ import pytest
 from counts import layer_activation_bytes, visits_per_stage
 from rows import rows
 
-from sim.scaling.loss_laws import best_loss, best_params, critical_batch, form_of, get_law
+from sim.scaling.loss_laws import critical_batch, form_of, get_law
 from sim.schedules import build_order
 from sim.schedules.actions import B
 from sim.schedules.passes import peak_in_flight
@@ -54,9 +54,9 @@ def test_kaplans_compute_optimal_exponents():
     """N ~ C^0.73, B ~ C^0.24, S ~ C^0.03, which are all of C; and D ~ C^0.26 or so."""
     law = get_law("kaplan-2020")
     budgets = np.array([1.0, 10.0]) * PETAFLOP_DAY
-    batch = critical_batch("kaplan-2020", loss=best_loss(budgets, law))
+    batch = critical_batch("kaplan-2020", loss=law.frontier(budgets))
     assert np.log10(batch[1] / batch[0]) == pytest.approx(0.24, abs=5e-3)
-    size, data = best_params(budgets, law), budgets / 6 / best_params(budgets, law)
+    size, data = law.allocation(budgets), budgets / 6 / law.allocation(budgets)
     assert np.log10(size[1] / size[0]) == pytest.approx(0.73)
     assert np.log10(data[1] / data[0]) == pytest.approx(0.26, abs=0.011)
     assert pytest.approx(1.0) == 0.73 + 0.24 + 0.03

@@ -4,13 +4,11 @@ import json
 from functools import partial
 from pathlib import Path
 
-import points
 from rows import refusals, rows
 from typed import answered
 
 from sim.errors import SpecError
 
-POINTS = str(points.POINTS)
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "training-time.md"
 
@@ -28,9 +26,8 @@ QUESTIONS = [
     ("optimal", "--budget", "1e24", "--unique-tokens", "100B"),
     ("model", "70B", "--tokens", "1.4T", "--loss", "1.95"),
     ("batch", "llama3-405b", "--tokens", "15.6T", "--batch", "16M"),
-    ("fit", POINTS, "--bootstraps", "10", "--least-tokens-per-param", "0.42"),
 ]
-IDS = [" ".join(question[:2]).partition(" /")[0] for question in QUESTIONS]
+IDS = [" ".join(question[:2]) for question in QUESTIONS]
 
 
 @rows("question", QUESTIONS, ids=IDS)
@@ -64,5 +61,4 @@ test_mistakes_say_what_to_type = refusals(SpecError, lambda words: ask(*words), 
     (("model", "--", "-5B"), "parameters = -5e+09"),
     (("batch", "70B", "--loss", "nan"), "loss = 'nan'"),
     (("optimal", "--loss", "1e-30"), "0.1 to 20.0 nats a token"),
-    (("fit", "nowhere.csv"), "cannot read nowhere.csv"),
 ])  # fmt: skip

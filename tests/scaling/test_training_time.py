@@ -10,7 +10,8 @@ from typed import answered
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.reliability.goodput import Failures
-from sim.scaling.run import Terms, goal_of
+from sim.scaling.goal import goal_of
+from sim.scaling.run import Terms
 from sim.scaling.step_times import limit_of, with_endless_links, without_latency
 from sim.scaling.training_time import shortest
 from sim.specs import ParallelPlan, build_scenario

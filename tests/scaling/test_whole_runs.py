@@ -16,8 +16,9 @@ from sim.estimate import estimate
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.reliability.storing import even_storing
+from sim.scaling.goal import goal_of, goal_of_model
 from sim.scaling.loss_laws import BESIROGLU, critical_batch, power_sum_loss
-from sim.scaling.run import Terms, goal_of, goal_of_model, train, training_run
+from sim.scaling.run import Terms, train, training_run
 from sim.specs import load_scenario
 from sim.specs.machines import price_list
 from sim.work.sums import active_params, total_params
