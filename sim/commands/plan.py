@@ -29,7 +29,7 @@ HOW: dict[str, Opt | str] = {
 """Options of both questions that differ from their fields."""
 PRETRAINING = Fills(
     Pretraining,
-    *("model", "overrides", "assumed"),
+    *("model", "overrides", "assumed", "terms", "export_to"),
     tokens=COUNT,
     framework=Opt(show_default="megatron-lm"),
     **HOW,
@@ -37,7 +37,7 @@ PRETRAINING = Fills(
 ADAPTERS = "Train low-rank adapters{}, of rank {} if not given."
 TUNING = Fills(
     FineTuning,
-    *("model", "overrides", "assumed"),
+    *("model", "overrides", "assumed", "terms", "export_to"),
     samples=Opt(read=lambda words, _: parse_whole(words, "samples")),
     rank=Opt("--lora", show_default="all weights", help=ADAPTERS.format("", RANK), metavar="[RANK]"),
     qlora=Opt(
@@ -124,26 +124,26 @@ class Machine:
     ) -> Planned | InTime | Ranking:
         """The best plan and its run on the machine named; where none is named, on all GPUs that have a list price."""
         self.check(question)
-        asked = question(model, assumed=_assumed(self.gpu))
+        asked = question(model, assumed=_assumed(self.gpu), terms=_terms(self.price), export_to=export_to)
         asked = replace(asked, framework=asked.framework or export_to)
-        card = None if self.gpu is None else gpu_named(self.gpu)
+        machine = self.cluster if self.gpu is None else gpu_named(self.gpu)
         limit = None if self.within is None else parse(self.within, "s")
-        where, terms = self.cluster or "", _terms(self.price)
         if limit is not None:
             require_positive(within=limit)
         if limit is not None and self.gpus is None:
+            assert machine is not None
             with progress_bar("sizes searched") as progress:
-                return in_time(asked, limit, card, where, terms=terms, export_to=export_to, progress=progress)
+                return in_time(asked, limit, machine, progress)
         assert self.gpus is not None
-        if card is not None or where:
+        if machine is not None:
             with progress_bar("plans priced") as progress:
-                found = asked.answer(card, self.gpus, where, terms=terms, export_to=export_to, progress=progress)
+                found = asked.answer(machine, self.gpus, progress)
             return found if limit is None else InTime(limit, found, None, given=True)
         if asked.tokens is None:
             assumed = (f"a run of {TOKENS / 1e12:g} trillion tokens (--tokens)",)
             asked = replace(asked, tokens=TOKENS, assumed=assumed)
         with progress_bar("machines searched") as progress:
-            return rank(asked, [self.gpus], progress=progress, terms=terms, export_to=export_to)
+            return rank(asked, [self.gpus], progress=progress)
 
 
 def plan(
@@ -220,7 +220,7 @@ def finetune(
         return kept.answer(found.to_dict, shown, found.offers[0].answer.scenario)
     limit = asked.memory_limit_bytes
     steps = view.next_steps(found.answer, limit, str(kept.output or ""), kept.export_to is not None)
-    if (fused := with_fused_kernels(asked, found, _terms(price))) is not None:
+    if (fused := with_fused_kernels(asked, found)) is not None:
         run = fused.run
         takes = f"{show_time(run.wall_s)} and {view.money(run.cost, run.currency)}"
         steps.insert(0, f"Add --framework {CHUNKED} if Liger has kernels for the model: the run then takes {takes}.")
@@ -250,11 +250,11 @@ def _tuned(
     if question.keywords["epochs"] <= 0:
         raise SpecError(f"--epochs {question.keywords['epochs']:g} must be above zero")
     _refuse_unnamed(gpu is not None, price, question.keywords.get("profile"))
-    asked = question(model, assumed=_assumed(gpu))
-    card, terms = None if gpu is None else gpu_named(gpu), _terms(price)
+    asked = question(model, assumed=_assumed(gpu), terms=_terms(price))
+    card = None if gpu is None else gpu_named(gpu)
     if card is not None and gpus is not None:
         with spinner("looking for what fits"):
-            return asked, tune(asked, card, gpus, terms)
+            return asked, tune(asked, card, gpus)
     counts = COUNTS if gpus is None else (gpus,)
     with progress_bar("machines searched") as progress:
-        return asked, rank(asked, counts, () if card is None else (card,), progress, terms=terms)
+        return asked, rank(asked, counts, () if card is None else (card,), progress)

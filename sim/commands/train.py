@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from sim.commands import options as opt
 from sim.commands.fills import COUNT, Fills, Opt
@@ -15,7 +15,7 @@ from sim.errors import require_positive
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.scaling.goal import Goal, goal_of, goal_of_model
-from sim.scaling.questions import ask, length_of, precision_of
+from sim.scaling.questions import ask, described, length_of, precision_of
 from sim.scaling.run import Terms, Training
 from sim.scaling.run import train as run_of
 from sim.specs import Scenario
@@ -23,7 +23,7 @@ from sim.units import parse, parse_count
 
 FAILURES = Fills(
     Failures,
-    *("hardware_share", "gpus_per_node", "load_s"),
+    *("hardware_share", "load_s"),
     gpu_mtbf_s=Opt("--mtbf", show_default="50,677 h"),
     startup_s=Opt(show_default="10 min"),
     spare_nodes="--spares",
@@ -44,9 +44,9 @@ class RunOptions:
     failures: Annotated[partial[Failures], FAILURES]
     others: Annotated[partial[Terms], TERMS]
 
-    def terms(self, asked: Scenario) -> Terms:
-        """The record that they fill; how many GPUs a node has says what fails together."""
-        return self.others(failures=self.failures(gpus_per_node=asked.cluster.node.gpus_per_node))
+    def terms(self) -> Terms:
+        """The record that they fill."""
+        return self.others(failures=self.failures())
 
 
 def train(
@@ -59,7 +59,7 @@ def train(
     """How many days a run takes, failures and checkpoints included; what it costs, and how sure that is."""
     from sim.report.training import training_view
 
-    training = goal(scenario, terms=run.terms(scenario))
+    training = goal(scenario, terms=run.terms())
     return opt.Answer(training.to_dict, lambda: [training_view(training, verbose)], (training.answer,))
 
 
@@ -127,7 +127,7 @@ def shortest(
     batches, limit, money = among.read()
     with progress_bar("batches priced and plans run") as progress:
         frontier = shortest(
-            asked, goal, gpus=gpus, batches=batches, terms=run.terms(asked), layered=layered, progress=progress
+            asked, goal, gpus=gpus, batches=batches, terms=run.terms(), layered=layered, progress=progress
         )
     chosen = {} if limit is None else {"within": frontier.cheapest_within(limit)}
     chosen |= {} if money is None else {"budget": frontier.fastest_for(money)}
@@ -139,10 +139,8 @@ def shortest(
 
 def _question(model: str, cluster: str, stack: str, profile: str | None, overrides: Sequence[str]) -> Scenario:
     """Model and cluster as a scenario; sequences as long as the model takes, but no longer than 8,192."""
-
-    def training(shape: Any, gpu: Any) -> Any:
-        length, precision = length_of(shape, None)[0], precision_of(gpu)[0]
-        return {"global_batch_size": 1, "sequence_length": length, "precision": precision}, ()
-
-    name = f"{model} on {cluster}"
-    return ask(model, cluster, stack=stack, training=training, profile=profile, name=name, overrides=overrides)
+    shape, machine = described(model, cluster)
+    length, precision = length_of(shape, None)[0], precision_of(machine.gpu)[0]
+    training = {"global_batch_size": 1, "sequence_length": length, "precision": precision}
+    scenario = ask(model, cluster, training, stack=stack, profile=profile, overrides=overrides)
+    return scenario.replace(name=f"{model} on {cluster}")

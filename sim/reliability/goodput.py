@@ -115,7 +115,6 @@ class Failures:
     startup_s : time from a failure until the job can load its checkpoint, with a spare node at hand. [s]
     hardware_share : share of failures that take a node out of service.
     repair_s : how long a broken node is away. Assumption: a day. [s]
-    gpus_per_node : a node fails as a whole.
     spare_nodes : idle nodes that take over at once; default: as many as it takes.
     load_s : time to load the checkpoint. [s]
     """
@@ -124,12 +123,11 @@ class Failures:
     startup_s: float = STARTUP_S
     hardware_share: float = HARDWARE_SHARE
     repair_s: float = 86400.0
-    gpus_per_node: int = 8
     spare_nodes: int | None = None
     load_s: float = 0.0
 
     def __post_init__(self) -> None:
-        require_positive(gpu_mtbf_s=self.gpu_mtbf_s, gpus_per_node=self.gpus_per_node)
+        require_positive(gpu_mtbf_s=self.gpu_mtbf_s)
         require_not_negative(
             startup_s=self.startup_s, load_s=self.load_s, repair_s=self.repair_s, spare_nodes=self.spare_nodes or 0
         )

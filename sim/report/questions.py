@@ -195,7 +195,7 @@ def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group
 
 
 def _machine(offer: Planned) -> str:
-    return f"{offer.answer.num_gpus} × {offer.gpu}"
+    return f"{offer.answer.num_gpus} × {offer.machine}"
 
 
 def _cost(offer: Planned) -> str:

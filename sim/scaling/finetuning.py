@@ -62,7 +62,7 @@ class FineTuning(Question):
     )
 
     @property
-    def room(self) -> tuple[str, ...]:  # type: ignore[override]
+    def room(self) -> tuple[str, ...]:
         """Ways to make room for plans that do not fit else."""
         return (*ROOM, "offload") if self.offload else ROOM
 
@@ -111,21 +111,21 @@ class Unfit:
         return {**self.lacking.to_dict(), "remedies": found, "do_not_help": list(self.useless)}
 
 
-def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> Planned | Unfit:
+def tune(asked: FineTuning, gpu: str, gpus: int) -> Planned | Unfit:
     """The best plan for a fine-tuning on so many GPUs of a preset; where none fits, what would make it fit.
 
     Each change was searched; the cheapest comes first. Where none is enough, each is tried with adapters beside 4-bit
     weights.
     """
     try:
-        return asked.planned(gpu, gpus, terms=terms)
+        return asked.planned(gpu, gpus)
     except InfeasiblePlan as error:
         lacking = Lacking(gpu, gpus, str(error))
-    tried = [(label, _first(ways, gpu, terms)) for label, ways in _changes(asked, gpu, gpus)]
+    tried = [(label, _first(ways)) for label, ways in _changes(asked, gpu, gpus)]
     found = [fitting for _, fitting in tried if fitting]
     if not found and not asked.qlora:
         narrow = replace(asked, rank=0, qlora=asked.rank or RANK)
-        more = (_first(ways, gpu, terms) for _, ways in _changes(narrow, gpu, gpus))
+        more = (_first(ways) for _, ways in _changes(narrow, gpu, gpus))
         found = [(f"--qlora {words}", fitting) for words, fitting in filter(None, more)]
     enough = [f"{words} " for words, _ in found]  # what needs a second change beside one that is enough is left out
     found = [each for each in found if not each[0].startswith(tuple(enough))]
@@ -133,14 +133,12 @@ def tune(asked: FineTuning, gpu: str, gpus: int, terms: Terms | None = None) -> 
     return Unfit(lacking, tuple(remedies), tuple(label for label, fitting in tried if fitting is None))
 
 
-def with_fused_kernels(asked: FineTuning, found: Planned, terms: Terms | None = None) -> Planned | None:
+def with_fused_kernels(asked: FineTuning, found: Planned) -> Planned | None:
     """The best plan with Liger's kernels on the same GPUs; None where they shorten the run by less than 2 %, or where
     the framework is not the one that they replace kernels of."""
     if found.answer.scenario.stack.framework != FRAMEWORK:
         return None
-    assert found.gpu is not None
-    way = (CHUNKED, replace(asked, framework=CHUNKED), found.gpu, found.answer.num_gpus)
-    fused = _first([way], found.gpu, terms)
+    fused = _first([(CHUNKED, replace(asked, framework=CHUNKED), found.machine, found.answer.num_gpus)])
     return fused[1] if fused and fused[1].run.wall_s < 0.98 * found.run.wall_s else None
 
 
@@ -148,17 +146,14 @@ Way = tuple[str, FineTuning, str, int]
 """A change as one types it, and the question, the GPU and how many of them after it."""
 
 
-def _first(ways: Sequence[Way], gpu: str, terms: Terms | None) -> tuple[str, Planned] | None:
-    """The first of some ways that fits. Of one GPU each way needs less memory than the one before.
-
-    A price that was given is that of the GPU that was asked for.
-    """
+def _first(ways: Sequence[Way]) -> tuple[str, Planned] | None:
+    """The first of some ways that fits. Of one GPU each way needs less memory than the one before."""
 
     @cache
     def tried(place: int) -> Planned | None:
         _, asked, card, gpus = ways[place]
         with suppress(InfeasiblePlan):
-            return asked.planned(card, gpus, terms=terms if card == gpu else None)
+            return asked.planned(card, gpus)
         return None
 
     def fits(place: int) -> bool:
@@ -182,7 +177,7 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
         here["--offload"] = replace(asked, offload=True)
     if not asked.scenario(gpu, gpus).stack.chunked_loss:
         here[f"--framework {CHUNKED}"] = replace(asked, framework=CHUNKED)
-    # A limit and a profile are of the GPU that was asked for; a larger one has its own.
+    # A limit, a profile and a price are of the GPU that was asked for; a larger one has its own.
     free, limit = replace(asked, memory_limit_bytes=None), ""
     if asked.memory_limit_bytes is not None:
         limit = "without --memory-limit"
@@ -203,7 +198,7 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
     larger = [each for each in listed if _memory(each) > _memory(gpu) and gpus <= listed[each].get("most", gpus)]
     larger.sort(key=lambda each: listed[each]["price"])
     if larger:
-        other = replace(free, profile=None)
+        other = replace(free, profile=None, terms=Terms())
         yield "a GPU with more memory", [(f"--gpu {each} {limit}".strip(), other, each, gpus) for each in larger]
 
 

@@ -300,7 +300,7 @@ def compute_optimal(flop: float, law: LossLaw) -> Optimum:
 
 def least_budget(law: LossLaw) -> float:
     """The budget from which the best model has a parameter and a token.  [FLOP]"""
-    one_token = (FLOP_PER_PARAM_TOKEN * float(law.allocation(1.0))) ** (1 / (1 - law.allocation.exponent))
+    one_token: float = (FLOP_PER_PARAM_TOKEN * float(law.allocation(1.0))) ** (1 / (1 - law.allocation.exponent))
     return max(law.allocation.inverse(1.0), one_token)
 
 

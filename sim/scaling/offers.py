@@ -49,12 +49,8 @@ def rank(
     counts: Sequence[int],
     gpus: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
-    **options: Any,
 ) -> Ranking:
-    """The best plans on some numbers of GPUs of each preset, by default of all that the price list has.
-
-    options : those of `plan_of`.
-    """
+    """The best plans on some numbers of GPUs of each preset, by default of all that the price list has."""
     listed = price_list()
     some = [
         (gpu, count) for gpu in gpus or listed for count in counts if gpus or count <= listed[gpu].get("most", count)
@@ -64,7 +60,7 @@ def rank(
     wrong: list[SpecError] = []
     for done, (gpu, count) in enumerate(some):
         try:
-            offers.append(asked.planned(gpu, count, **options))
+            offers.append(asked.planned(gpu, count))
         except InfeasiblePlan as error:
             lacking.append(Lacking(gpu, count, str(error)))
         except SpecError as error:  # such as a precision that this GPU has no units for
@@ -126,16 +122,9 @@ class InTime:
 
 
 def in_time(
-    asked: Pretraining,
-    within_s: float,
-    gpu: str | None,
-    cluster: str = "",
-    progress: Callable[[int, int], None] | None = None,
-    **options: Any,
+    asked: Pretraining, within_s: float, machine: str, progress: Callable[[int, int], None] | None = None
 ) -> InTime:
-    """The fewest GPUs on which a run ends in time.
-
-    gpu, cluster : the kind of machine, as of `Question.planned`; options are those of `plan_of`.
+    """The fewest GPUs of a kind of machine on which a run ends in time.
 
     Raises
     ------
@@ -144,7 +133,7 @@ def in_time(
     InfeasiblePlan
         No plan fits on any size.
     """
-    sizes, node_gpus = _sizes(asked, within_s, gpu, cluster)
+    sizes, node_gpus = _sizes(asked, within_s, machine)
     tried: dict[int, Planned] = {}
     refused: list[InfeasiblePlan] = []
 
@@ -153,7 +142,7 @@ def in_time(
         if progress is not None:
             progress(len(tried), len(sizes) + 2 * HALVINGS)
         try:
-            tried[size] = tried.get(size) or asked.planned(gpu, size, cluster, **options)
+            tried[size] = tried.get(size) or asked.planned(machine, size)
         except InfeasiblePlan as error:
             refused.append(error)
             return inf
@@ -192,10 +181,10 @@ def _fewest(sizes: Sequence[int], node_gpus: int, ends: Callable[[int], bool]) -
     return found
 
 
-def _sizes(asked: Pretraining, within_s: float, gpu: str | None, cluster: str) -> tuple[list[int], int]:
+def _sizes(asked: Pretraining, within_s: float, machine: str) -> tuple[list[int], int]:
     """Numbers of GPUs to try, from the fewest that would do at their peak rate; and those of a node."""
     assert asked.tokens is not None
-    scenario = asked.scenario(gpu, 1, cluster)
+    scenario = asked.scenario(machine, 1)
     peak = scenario.cluster.gpu.peak(scenario.training.peak_precision)
     flop = FLOP_PER_PARAM_TOKEN * float(active_params(scenario.model)) * asked.tokens
     least, node_gpus = flop / peak / within_s, scenario.cluster.node.gpus_per_node

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import chain, count, dropwhile, product, takewhile
 from math import log
 from typing import Any, ClassVar
@@ -40,8 +39,6 @@ FEW_WAYS = 8
 """GPUs over which a number of GPUs ought to let a model be split; one that does not may be why no plan fits."""
 TOKENS = 1e12
 """Tokens of a run where machines are compared and nobody says how many."""
-Fields = Callable[[ModelSpec, GpuSpec], tuple[Mapping[str, Any], Sequence[str]]]
-"""Fields of training that follow from a model and a GPU, and what they take for granted."""
 
 
 def length_of(model: ModelSpec, length: int | None, most: int = LONGEST) -> tuple[int, tuple[str, ...]]:
@@ -70,41 +67,36 @@ def sequences_near(wanted: float, gpus: int) -> int:
     return odd << doublings
 
 
+def described(model: str, cluster: Any) -> tuple[ModelSpec, ClusterSpec]:
+    """The model and the machine of two sections of a scenario, on which other sections' defaults depend."""
+    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster {cluster!r}")
+    return ModelSpec.read(resolve(model, "model"), f"model {model!r}"), machine
+
+
 def ask(
     model: str,
     cluster: Any,
+    training: Mapping[str, Any],
     *,
     stack: Any = None,
-    training: Fields,
     profile: Any = None,
-    name: str | None = None,
     overrides: Sequence[str] = (),
     assumed: Sequence[str] = (),
 ) -> Scenario:
     """The scenario of a question, whose plan is still to be found.
 
-    model, cluster, stack, profile : as sections of a scenario file.
-    training : from the model and the GPU to the fields of training, and what they take for granted.
-    assumed : what else was filled in.
+    model, cluster, training, stack, profile : as sections of a scenario file.
+    assumed : what was filled in.
     """
-    shape = ModelSpec.read(resolve(model, "model"), f"model {model!r}")
-    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster {cluster!r}")
-    fields, notes = training(shape, machine.gpu)
-    data = {
-        "name": name or f"{shape.name} on {machine.name}",
-        "model": model,
-        "cluster": cluster,
-        "plan": {},
-        "training": fields,
-        **({} if stack is None else {"stack": stack}),
-        **({} if profile is None else {"profile": profile}),
-    }
+    data = {"model": model, "cluster": cluster, "plan": {}, "training": training}
+    data |= {name: value for name, value in (("stack", stack), ("profile", profile)) if value is not None}
     scenario = build_scenario(data, overrides)
+    name = scenario.model.name
     found = (note for note in scenario.assumed if not note.startswith("plan."))  # it is searched
-    asked, priced = (re.sub(r"[\W_]", "", each.rpartition("/")[2].lower()) for each in (model, shape.name))
+    asked, priced = (re.sub(r"[\W_]", "", each.rpartition("/")[2].lower()) for each in (model, name))
     same = asked == priced or model.endswith((".json", ".yaml", ".yml", "/"))
-    named = () if same else (f"{model} is priced as {shape.name}, which has the same layers",)
-    return scenario.replace(assumed=(*named, *assumed, *notes, *found))
+    named = () if same else (f"{model} is priced as {name}, which has the same layers",)
+    return scenario.replace(name=f"{name} on {scenario.cluster.name}", assumed=(*named, *assumed, *found))
 
 
 def batch_of(text: str, length: int, gpus: int) -> tuple[int, tuple[str, ...]]:
@@ -121,16 +113,21 @@ def _batch_near(tokens: float, length: int, gpus: int, why: str) -> tuple[int, t
     return size, (f"a batch of {size:,} sequences, {size * length / 1e6:.3g} million tokens: {why}",)
 
 
-def enlarged(cluster: str, gpus: int) -> tuple[Any, tuple[str, ...]]:
-    """The section `cluster` of a preset, or of a node's, with as many nodes as so many GPUs take; what was assumed."""
-    if cluster in preset_names("nodes"):
-        return nodes_for(cluster, gpus), ()
-    machine = ClusterSpec.read(resolve(cluster, "cluster"), f"cluster preset {cluster!r}")
-    if gpus <= machine.num_gpus:
-        return cluster, ()
-    nodes = -(-gpus // machine.node.gpus_per_node)
-    note = f"{cluster} has {machine.num_gpus:,} GPUs; a larger one of its kind is taken, of {nodes:,} nodes"
-    return {"preset": cluster, "num_nodes": nodes}, (note,)
+def section_of(machine: str, gpus: int) -> tuple[Any, tuple[str, ...]]:
+    """The section `cluster` of so many GPUs of a kind of machine, and what was assumed of it.
+
+    machine : A preset of a GPU, a node or a cluster, or a cluster's file; of a cluster the number of nodes is no limit.
+    """
+    if machine in preset_names("gpus"):
+        return machine_of(machine, gpus), ()
+    if machine in preset_names("nodes"):
+        return nodes_for(machine, gpus), ()
+    cluster = ClusterSpec.read(resolve(machine, "cluster"), f"cluster preset {machine!r}")
+    if gpus <= cluster.num_gpus:
+        return machine, ()
+    nodes = -(-gpus // cluster.node.gpus_per_node)
+    note = f"{machine} has {cluster.num_gpus:,} GPUs; a larger one of its kind is taken, of {nodes:,} nodes"
+    return {"preset": machine, "num_nodes": nodes}, (note,)
 
 
 def _network(scenario: Scenario) -> tuple[str, ...]:
@@ -146,14 +143,14 @@ def _network(scenario: Scenario) -> tuple[str, ...]:
 class Planned:
     """The best plan of a question, and the run that it makes.
 
+    machine : the kind of machine that was asked about, as of `section_of`.
     training : the whole run; None where no tokens were asked for.
-    gpu : the preset of the GPUs that were asked about; None where a cluster was.
     """
 
+    machine: str
     result: SearchResult
     answer: Estimate
     training: Training | None
-    gpu: str | None = None
 
     @property
     def ends(self) -> Training:
@@ -173,7 +170,7 @@ class Planned:
 
     def offer(self) -> dict[str, Any]:
         """What machines are compared by, as plain data with stable keys."""
-        found = {"gpu": self.gpu, "gpus": self.answer.num_gpus, "fits": True, "hours": self.run.wall_s / 3600}
+        found = {"gpu": self.machine, "gpus": self.answer.num_gpus, "fits": True, "hours": self.run.wall_s / 3600}
         facts = facts_of(self.result.best[0], "step_time_s", "mfu", "memory_bytes", "plan")
         return {**found, "cost": self.run.cost, "currency": self.run.currency, **facts}
 
@@ -210,6 +207,8 @@ class Question:
     profile : a profile's name or YAML file, instead of the GPU's own.
     overrides : other fields of the scenario, such as plan.tp=4; fields of the plan are kept by the search.
     assumed : what was filled in before.
+    terms : price, failures, storage.
+    export_to : a framework that must be able to run the plan.
     """
 
     model: str = field(kw_only=False)
@@ -221,30 +220,35 @@ class Question:
     profile: str | None = None
     overrides: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    terms: Terms = field(default_factory=Terms)
+    export_to: str | None = None
 
     usual: ClassVar[tuple[str, str]]
     """Framework where nobody names one, and what is said of it."""
-    room: ClassVar[tuple[str, ...]] = ROOM
-    """Ways to make room for plans that do not fit else, as `search` takes them."""
+
+    @property
+    def room(self) -> tuple[str, ...]:
+        """Ways to make room for plans that do not fit else, as `search` takes them."""
+        return ROOM
 
     def fields(self, model: ModelSpec, gpu: GpuSpec, gpus: int) -> tuple[Mapping[str, Any], Sequence[str]]:
         """Fields of the training section on so many GPUs, and what they take for granted."""
         raise NotImplementedError
 
-    def scenario(self, gpu: str | None, gpus: int, cluster: str = "") -> Scenario:
-        """The question on so many GPUs of a preset, or of a cluster preset's kind; its plan is not set yet."""
-        stack, said = self._stack()
-        machine, notes = enlarged(cluster, gpus) if gpu is None else (machine_of(gpu, gpus), ())
-        fields, assumed = partial(self.fields, gpus=gpus), [*self.assumed, *said, *notes]
-        others = [each for each in self.overrides if not each.startswith("plan.")]
+    def scenario(self, machine: str, gpus: int) -> Scenario:
+        """The question on so many GPUs of a kind of machine (`section_of`); its plan is not set yet."""
+        stack, of_stack = self._stack()
+        cluster, of_cluster = section_of(machine, gpus)
+        model, built = described(self.model, cluster)
+        training, of_training = self.fields(model, built.gpu, gpus)
         return ask(
             self.model,
-            machine,
+            cluster,
+            training,
             stack=stack,
-            training=fields,
             profile=self.profile,
-            overrides=others,
-            assumed=assumed,
+            overrides=[each for each in self.overrides if not each.startswith("plan.")],
+            assumed=(*self.assumed, *of_stack, *of_cluster, *of_training),
         )
 
     def _stack(self) -> tuple[str, tuple[str, ...]]:
@@ -256,14 +260,28 @@ class Question:
             return self.framework, ()
         return found, (f"{self.framework} is another name for {found}; its latest version is taken",)
 
-    def planned(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
-        """The best plan there, and its run; options are those of `plan_of`."""
+    def planned(self, machine: str, gpus: int, progress: Progress | None = None) -> Planned:
+        """The best plan there, and its run where the question has a number of tokens.
+
+        progress : called with (plans priced, plans in the space).
+        """
         of_plan = [each for each in self.overrides if each.startswith("plan.")]
-        scenario, fixed = as_fixed(self.scenario(gpu, gpus, cluster), of_plan)
-        limit = self.memory_limit_bytes
-        return replace(
-            plan_of(scenario, gpus, room=self.room, memory_limit_bytes=limit, fixed=fixed, **options), gpu=gpu
+        scenario, fixed = as_fixed(self.scenario(machine, gpus), of_plan)
+        result = search(
+            scenario,
+            gpus=(gpus, gpus),
+            memory_limit_bytes=self.memory_limit_bytes,
+            room=self.room,
+            fixed=fixed,
+            export_to=self.export_to,
+            progress=progress,
+            require_fit=False,
         )
+        if not result.best:
+            raise NothingFits(_nothing_fits(result, gpus, "offload" in self.room))
+        best = result.best[0]
+        run = None if scenario.training.tokens is None else train(best.scenario, terms=self.terms)
+        return Planned(machine, result, best.answer if run is None else run.answer, run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,19 +305,19 @@ class Pretraining(Question):
         said = {"global_batch_size": size, "sequence_length": read, "precision": kind, "tokens": self.tokens}
         return said, (*of_batch, *of_length, *of_precision)
 
-    def answer(self, gpu: str | None, gpus: int, cluster: str = "", **options: Any) -> Planned:
+    def answer(self, machine: str, gpus: int, progress: Progress | None = None) -> Planned:
         """Return the best plan; where none fits, raise an error that says how many GPUs are enough."""
         try:
-            return self.planned(gpu, gpus, cluster, **options)
+            return self.planned(machine, gpus, progress)
         except NothingFits as error:
-            raise NothingFits(f"{error}; {self._enough(gpu, gpus, cluster)}") from None
+            raise NothingFits(f"{error}; {self._enough(machine, gpus)}") from None
 
-    def _enough(self, gpu: str | None, gpus: int, cluster: str) -> str:
+    def _enough(self, machine: str, gpus: int) -> str:
         most = gpus << DOUBLINGS
-        width = self.scenario(gpu, gpus, cluster).cluster.node.gpus_per_node
+        width = self.scenario(machine, gpus).cluster.node.gpus_per_node
         for size in takewhile(lambda size: size <= most, job_sizes(gpus + 1, width)):
             with suppress(InfeasiblePlan):
-                self.planned(gpu, size, cluster)
+                self.planned(machine, size)
                 return f"on {size:,} GPUs one does (--gpus {size})"
         return f"nor does one on up to {most:,} GPUs: name a --gpu with more memory"
 
@@ -317,46 +335,6 @@ def job_sizes(least: float, node_gpus: int) -> Iterator[int]:
 
 class NothingFits(InfeasiblePlan):
     """Memory rules all plans out."""
-
-
-def plan_of(
-    scenario: Scenario,
-    gpus: int,
-    terms: Terms | None = None,
-    *,
-    room: Sequence[str] = ROOM,
-    memory_limit_bytes: float | None = None,
-    fixed: Mapping[str, Any] | None = None,
-    export_to: str | None = None,
-    progress: Progress | None = None,
-) -> Planned:
-    """The best plan on so many GPUs, and its run where the scenario has a budget of tokens.
-
-    terms : price, failures, storage.
-    room : ways to make room for plans that do not fit else, as `search` takes them.
-    memory_limit_bytes : of one GPU. Default: all that its driver gives. [bytes]
-    fixed : fields that every plan must have, as `search` takes them.
-    export_to : a framework that must be able to run the plan.
-    progress : called with (plans priced, plans in the space).
-    """
-    result = search(
-        scenario,
-        gpus=(gpus, gpus),
-        memory_limit_bytes=memory_limit_bytes,
-        room=room,
-        fixed=fixed,
-        export_to=export_to,
-        progress=progress,
-        require_fit=False,
-    )
-    if not result.best:
-        raise NothingFits(_nothing_fits(result, gpus, "offload" in room))
-    best = result.best[0]
-    terms = terms or Terms()
-    failures = replace(terms.failures, gpus_per_node=scenario.cluster.node.gpus_per_node)
-    terms = replace(terms, failures=failures)
-    run = None if best.scenario.training.tokens is None else train(best.scenario, terms=terms)
-    return Planned(result, best.answer if run is None else run.answer, run)
 
 
 def _nothing_fits(result: SearchResult, gpus: int, offload: bool) -> str:

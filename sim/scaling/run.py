@@ -132,7 +132,7 @@ def training_run(
     if shares.useful < LEAST_USEFUL:
         raise SpecError(_no_work(storing, num_gpus, node.name, terms, failures))
     wall = shares.wall_time(useful)
-    paid = rented_gpus(num_gpus, node) + (failures.spare_nodes or 0) * failures.gpus_per_node
+    paid = rented_gpus(num_gpus, node) + (failures.spare_nodes or 0) * node.gpus_per_node
     hours, power = paid * wall / 3600.0, node.power_per_gpu_w
     return TrainingRun(
         num_gpus,

@@ -13,8 +13,8 @@ from typing import Any
 
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.scaling.questions import ask, length_of, precision_of
-from sim.specs import GpuSpec, ModelSpec, ParallelPlan, Scenario
+from sim.scaling.questions import ask, described, length_of
+from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.specs.machines import machine_of
 from sim.work.sums import total_params
 
@@ -78,15 +78,11 @@ def shapes_near(
     length : tokens of a sequence.
     profile : a name or a YAML file. Default: the GPU's own.
     """
-
-    def training(shape: ModelSpec, card: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
-        (read, of_length), (kind, of_precision) = length_of(shape, length), precision_of(card, precision)
-        rows = ceil(TOKENS / read)
-        fields = {"global_batch_size": rows * MICROBATCHES, "sequence_length": read, "precision": kind}
-        return fields, (*of_length, *of_precision)
-
-    open_ = ask(model, machine_of(gpu, tp), stack=framework, training=training, profile=profile)
-    rows = ceil(TOKENS / open_.training.sequence_length)
+    machine = machine_of(gpu, tp)
+    read, assumed = length_of(described(model, machine)[0], length)
+    rows = ceil(TOKENS / read)
+    training = {"global_batch_size": rows * MICROBATCHES, "sequence_length": read, "precision": precision}
+    open_ = ask(model, machine, training, stack=framework, profile=profile, assumed=assumed)
     scenario = open_.replace(plan=ParallelPlan(tp=tp, microbatch_size=rows))
     shape = scenario.model
     own_s, own_params = estimate(scenario).step_time_s, total_params(shape)
