@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import gcd, inf
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from sim.arrays import Ints
+from sim.arrays import Bools, Ints
 from sim.errors import InfeasiblePlan
 from sim.estimate import Estimate, estimate
 from sim.scaling.goal import Goal
@@ -24,89 +25,75 @@ from sim.specs.profile import LinkParams
 CONFIRMED = 40
 """Most plans of one size with a closed form that the exact engine runs, until no later one can be faster."""
 
-Fastest = dict[int, float]
-"""Number of GPUs -> step time of the fastest plan on exactly so many, by GPUs. [s]"""
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Step times of the fastest plans: a row a number of GPUs, a column a batch; infinite where there is none. [s]
 
-def fastest_of_sizes(plans: SearchResult, any_memory: bool = False) -> Fastest:
-    """Return the step time of the fastest plan of every number of GPUs, in their order, of those that fit or of all."""
-    some = plans.prices.take(plans.fits | any_memory)
-    num_gpus, seconds = plans.space.gpus_of(some.row), some.step_time_s
-    order = np.lexsort((seconds, num_gpus))
-    sizes, first = np.unique(num_gpus[order], return_index=True)
-    return dict(zip(sizes.tolist(), seconds[order][first].tolist(), strict=True))
-
-
-@dataclass(slots=True)
-class PricedBatch:
-    """Every plan of one batch.
-
-    plans : those of schedules with a closed form, then layered ones by their bounds.
-    fitting, any_memory : of schedules with a closed form, that fit in memory, and of all.
+    plans : by batch, those of schedules with a closed form, then layered ones by their bounds.
+    usual, any_memory : of schedules with a closed form, that fit in memory, and of all.
     layered : by their bounds.
     """
 
-    plans: list[SearchResult] = field(default_factory=list)
-    fitting: Fastest = field(default_factory=Fastest)
-    any_memory: Fastest = field(default_factory=Fastest)
-    layered: Fastest = field(default_factory=Fastest)
+    plans: dict[int, list[SearchResult]]
+    usual: pd.DataFrame
+    layered: pd.DataFrame
+    any_memory: pd.DataFrame
 
     @property
-    def fastest(self) -> Fastest:
+    def count(self) -> int:
+        """How many plans were priced."""
+        return sum(each.plans_priced for some in self.plans.values() for each in some)
+
+    @property
+    def fastest(self) -> pd.DataFrame:
         """The fastest plans that fit."""
-        sizes = sorted({*self.fitting, *self.layered})
-        return {size: min(self.fitting.get(size, inf), self.layered.get(size, inf)) for size in sizes}
-
-
-Prices = dict[int, PricedBatch]
-"""Sequences of a batch -> its plans, of batches that have any."""
+        return self.usual.where(self.usual < self.layered, self.layered)
 
 
 def price_batches(
-    scenario: Scenario,
-    batches: Sequence[int],
-    gpus: tuple[int, int],
-    layered: bool,
-    progress: Callable[[float], object],
-) -> tuple[Prices, int]:
-    """Price every plan of every batch on a range of sizes, and count them.
+    scenario: Scenario, batches: Sequence[int], gpus: tuple[int, int], layered: bool, done: Callable[[], object]
+) -> Prices:
+    """Price every plan of every batch on a range of sizes.
 
-    progress : called with the batches done, and the share of the one at work.
+    done : called after each batch.
     """
-    found: Prices = {}
-    plans = 0
+    plans: dict[int, list[SearchResult]] = {}
+    times: dict[str, dict[int, pd.Series[float]]] = {"usual": {}, "layered": {}, "any_memory": {}}
     refusal = InfeasiblePlan("there is no batch to price")
-    for number, batch in enumerate(batches):
+    for batch in batches:
         training = scenario.training.replace(global_batch_size=batch)
         given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
         among: dict[str, Any] = {"gpus": gpus, "context": (1,), "experts": (expert_degree(scenario, batch),)}
-        priced = PricedBatch()
-
-        def searched(done: int, size: int, number: int = number) -> None:
-            progress(number + done / max(1, size) / 2)
-
-        try:
-            # How fast it could be trained at all: whichever framework can run the plan.
-            usual = search(
-                given, **among, top=1, confirm=1, layouts=False, any_framework=True,
-                progress=searched,
-            )  # fmt: skip
+        found = plans[batch] = []
+        try:  # how fast it could be trained at all: whichever framework can run the plan
+            found.append(search(given, **among, top=1, confirm=1, layouts=False, any_framework=True))
+            times["usual"][batch] = _fastest(found[-1], found[-1].fits)
+            times["any_memory"][batch] = _fastest(found[-1], np.ones_like(found[-1].fits))
         except InfeasiblePlan as error:
             refusal = error
-        else:
-            priced.plans.append(usual)
-            priced.fitting, priced.any_memory = fastest_of_sizes(usual), fastest_of_sizes(usual, any_memory=True)
-        progress(number + 0.5)
         if layered:
-            priced.plans.append(layered_plans(given, **among, progress=partial(progress, number + 0.5)))
-            priced.layered = fastest_of_sizes(priced.plans[-1])
-        plans += sum(each.plans_priced for each in priced.plans)
-        if priced.fastest:
-            found[batch] = priced
-        progress(number + 1)
-    if not found:
+            found.append(layered_plans(given, **among))
+            times["layered"][batch] = _fastest(found[-1], found[-1].fits)
+        done()
+    sizes = sorted({size for kind in ("usual", "layered") for each in times[kind].values() for size in each.index})
+    if not sizes:
         raise refusal
-    return found, plans
+    tables = {
+        kind: pd.DataFrame(each).reindex(index=sizes, columns=batches).fillna(inf) for kind, each in times.items()
+    }
+    return Prices(plans, **tables)
+
+
+def _fastest(plans: SearchResult, some: Bools) -> pd.Series[float]:
+    """Step time of the fastest of some plans by number of GPUs. [s]"""
+    prices = plans.prices.take(some)
+    return pd.Series(prices.step_time_s).groupby(plans.space.gpus_of(prices.row)).min()
+
+
+def work_time(times: pd.DataFrame, steps: pd.Series[float], num_gpus: int) -> float:
+    """Time of all steps at the best batch on so many GPUs, from step times as of `Prices`. [s]"""
+    return float((times * steps).min(axis=1)[num_gpus])
 
 
 def expert_degree(scenario: Scenario, batch: int) -> int:
@@ -117,13 +104,13 @@ def expert_degree(scenario: Scenario, batch: int) -> int:
     return gcd(ep, batch)
 
 
-def confirm(priced: PricedBatch, num_gpus: int) -> tuple[Estimate | None, int]:
-    """The fastest plan of the batch on so many GPUs by the exact engine, None if none fits; and how many plans it ran.
+def confirm(priced: Sequence[SearchResult], num_gpus: int) -> tuple[Estimate | None, int]:
+    """The fastest of a batch's plans on so many GPUs by the exact engine, None if none fits; how many plans it ran.
 
     No price or bound is above the exact time: once the best is below that of a plan, none after it is faster.
     """
     found = Found[Estimate](most=CONFIRMED)
-    for plans in priced.plans:
+    for plans in priced:
         here = plans.having({"num_gpus": num_gpus}, fitting=True)
         here = here[np.argsort(plans.prices.step_time_s[here], kind="stable")]
         best_first(in_order(plans.prices.step_time_s[here], partial(_visit, plans, here)), found)
@@ -143,7 +130,7 @@ ENDLESS = 1e6
 
 
 def losses_of(
-    answer: Estimate, run: TrainingRun, goal: Goal, prices: Prices, steps: Mapping[int, float]
+    answer: Estimate, run: TrainingRun, goal: Goal, prices: Prices, steps: pd.Series[float]
 ) -> dict[str, float]:
     """Share of the run that would be saved if a cause were gone, the largest first.
 
@@ -157,15 +144,13 @@ def losses_of(
     Each is what curing it alone would bring; causes overlap, so that they do not sum to anything. Batch and memory let
     batch and plan change, on as many GPUs and by priced times; the others keep the plan.
     """
-    scenario, length = answer.scenario, answer.scenario.training.sequence_length
-    here = {size: each.fastest.get(run.num_gpus, inf) for size, each in prices.items()}
-    now = min(steps[size] * seconds for size, seconds in here.items())
-    patient = min(goal.min_tokens / (size * length) * seconds for size, seconds in here.items())
-    roomy = min(steps[size] * each.any_memory.get(run.num_gpus, inf) for size, each in prices.items())
-    step = answer.step_time_s
+    scenario, step = answer.scenario, answer.step_time_s
+    length = scenario.training.sequence_length
+    least = pd.Series({batch: goal.min_tokens / (batch * length) for batch in steps.index})
+    now = work_time(prices.fastest, steps, run.num_gpus)
     saved = {
-        "batch": 1.0 - patient / now,
-        "memory": 1.0 - roomy / now,
+        "batch": 1.0 - work_time(prices.fastest, least, run.num_gpus) / now,
+        "memory": 1.0 - work_time(prices.any_memory, steps, run.num_gpus) / now,
         "bubble": answer.bubble_fraction,
         "network": 1.0 - estimate(with_endless_links(scenario)).step_time_s / step,
         "latency": 1.0 - estimate(without_latency(scenario)).step_time_s / step,
@@ -176,22 +161,14 @@ def losses_of(
     )
 
 
-def limit_of(losses: Mapping[str, float], gain_of_more: float) -> str:
-    """ "GPUs" where more of them still speed the run up nearly as much as they could, else the largest loss.
-
-    gain_of_more : share of a doubled speed that doubling the GPUs brings.
-    """
-    return "GPUs" if gain_of_more >= STILL_HELPS else next(iter(losses))
-
-
-def use_of_more(walls: Mapping[int, float], num_gpus: int) -> float:
-    """How much of a doubling of the GPUs is a doubling of the speed, from 0 to 1; looking back from the largest.
+def limit_of(losses: Mapping[str, float], walls: Mapping[int, float], num_gpus: int) -> str:
+    """ "GPUs" where doubling them would nearly double the speed, else the largest loss.
 
     walls : shortest wall-clock time on each number of GPUs, by number. [s]
     """
     sizes, times = np.log(list(walls)), np.log(list(walls.values()))
-    one, two = np.exp(np.interp(np.log([num_gpus, 2.0 * num_gpus]), sizes, times))
-    return float(np.log2(one / two))
+    one, two = np.interp(np.log([num_gpus, 2.0 * num_gpus]), sizes, times)
+    return "GPUs" if one - two >= STILL_HELPS * np.log(2.0) else next(iter(losses))
 
 
 def with_endless_links(scenario: Scenario) -> Scenario:

@@ -8,11 +8,14 @@ failures and checkpoints.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import Estimate
@@ -20,15 +23,7 @@ from sim.reliability.state import state_of
 from sim.reliability.storing import data_loading, even_storing, storing_of
 from sim.scaling.goal import Goal
 from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
-from sim.scaling.step_times import (
-    Prices,
-    confirm,
-    expert_degree,
-    limit_of,
-    losses_of,
-    price_batches,
-    use_of_more,
-)
+from sim.scaling.step_times import Prices, confirm, expert_degree, limit_of, losses_of, price_batches, work_time
 from sim.search.candidate import facts_of
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
@@ -36,11 +31,8 @@ from sim.specs.plan import LAYERED
 from sim.specs.presets import preset_names
 from sim.units import show_time
 
-Progress = Callable[[int, int], None]
 MOST_POINTS = 14
 """Sizes of a frontier that the exact engine runs."""
-PARTS = 10
-"""Parts of a batch's pricing, of which the progress tells: as much work as one size that the exact engine runs."""
 NEAR_FASTEST = 4
 """Points of the frontier that are the largest sizes, next to each other, where the time is shortest."""
 
@@ -49,16 +41,19 @@ NEAR_FASTEST = 4
 class FrontierPoint:
     """The fastest run on so many GPUs.
 
-    batch_tokens : [tokens]
     losses : share of the time that would be saved if each cause were gone, largest first.
     limit : what keeps the run from being faster: "GPUs" where more of them still help, else the largest loss.
     """
 
     answer: Estimate
-    batch_tokens: float
     run: TrainingRun
     losses: Mapping[str, float]
     limit: str
+
+    @property
+    def batch_tokens(self) -> int:
+        """Size of the batch. [tokens]"""
+        return self.answer.scenario.training.tokens_per_step
 
     @property
     def days_interval(self) -> tuple[float, float]:
@@ -87,7 +82,6 @@ class Frontier:
     """
 
     goal: Goal
-    terms: Terms
     points: tuple[FrontierPoint, ...]
     batches: tuple[int, ...]
     plans: int
@@ -161,7 +155,7 @@ def shortest(
     batches: Sequence[int] | None = None,
     terms: Terms | None = None,
     layered: bool = True,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Frontier:
     """The frontier of shortest runs over numbers of GPUs.
 
@@ -171,22 +165,24 @@ def shortest(
     batches : in sequences. Default: `default_batches`.
     terms : failures, storage, prices.
     layered : also breadth-first orders and modular pipelines.
-    progress : called with (work done, work in all).
+    progress : called with (batches priced and sizes run, and how many there are).
     """
     terms = (terms or Terms()).priced(scenario.cluster.gpu)
-    begun = time.perf_counter()
-    length = scenario.training.sequence_length
-    wanted = tuple(batches) if batches is not None else default_batches(goal, length)
-    work = PARTS * len(wanted) + MOST_POINTS
-    report = progress or (lambda done, size: None)
-    prices, plans = price_batches(scenario, sorted(wanted), gpus, layered, lambda done: report(int(PARTS * done), work))
-    steps = {batch: float(goal.steps(batch * length)) for batch in wanted}
-    data = {batch: float(goal.tokens(batch * length)) for batch in wanted}
+    begun, length = time.perf_counter(), scenario.training.sequence_length
+    wanted = sorted(batches if batches is not None else default_batches(goal, length))
+    work = count(1)
+
+    def done() -> None:
+        if progress is not None:
+            progress(next(work), len(wanted) + MOST_POINTS)
+
+    prices = price_batches(scenario, wanted, gpus, layered, done)
+    steps = pd.Series({batch: float(goal.steps(batch * length)) for batch in wanted})
     saved = state_of(scenario.replace(plan=ParallelPlan())).checkpoint_bytes
 
     def run_of(num_gpus: int, batch: int, seconds: float, answer: Estimate | None = None) -> TrainingRun:
         """The whole run at a batch; without a plan every GPU saves as much."""
-        total, tokens, asked = steps[batch], data[batch], scenario
+        total, tokens, asked = steps[batch], steps[batch] * batch * length, scenario
         if answer is None:
             storing = even_storing(saved, num_gpus, scenario.cluster, scenario.profile)
         else:
@@ -194,44 +190,47 @@ def shortest(
         seconds *= data_loading(asked, tokens / (total * seconds), storing).slowdown
         return training_run(storing, num_gpus, scenario.cluster.node, seconds, total, tokens, terms)
 
-    rough = _rough_frontier(prices, steps, run_of)
+    rough = _rough_frontier(prices.fastest * steps, steps, run_of)
     walls = {size: wall for size, (_, wall) in rough.items()}
-    points, confirmed = [], 0
-    for number, (num_gpus, batch) in enumerate(_thinned(rough)):
-        answer, tried = confirm(prices[batch], num_gpus)
+    points, confirmed = list[FrontierPoint](), 0
+    for num_gpus, batch in _thinned(rough):
+        answer, tried = confirm(prices.plans[batch], num_gpus)
         confirmed += tried
+        done()
         if answer is None:  # only layered plans, whose memory was taken a little too small
             continue
         run = run_of(num_gpus, batch, answer.step_time_s, answer)
-        losses = losses_of(answer, run, goal, prices, steps)
-        limit = limit_of(losses, use_of_more(walls, num_gpus))
-        points.append(FrontierPoint(answer, float(batch * length), run, losses, limit))
-        report(PARTS * len(wanted) + number + 1, work)
-    front = _undominated(points)
-    stated = (*_of_layered_order(front, prices, steps, length), *_assumptions(scenario, wanted, layered))
+        if not points or run.wall_s < points[-1].run.wall_s:
+            losses = losses_of(answer, run, goal, prices, steps)
+            points.append(FrontierPoint(answer, run, losses, limit_of(losses, walls, num_gpus)))
+    if not points:
+        raise InfeasiblePlan("no plan that was priced fits when it is run; allow more GPUs")
+    said = _assumptions(scenario, wanted, layered, points, prices, steps)
     return Frontier(
-        goal,
-        terms,
-        front,
-        wanted,
-        plans,
-        confirmed,
-        time.perf_counter() - begun,
-        (*_of_the_framework(front), *goal.notes, *terms.assumptions, *_of_the_machine(scenario, front), *stated),
-    )
+        goal, tuple(points), tuple(wanted), prices.count, confirmed, time.perf_counter() - begun,
+        (*_of_the_framework(points), *goal.notes, *terms.assumptions, *said),
+    )  # fmt: skip
 
 
-def _of_layered_order(
-    front: Sequence[FrontierPoint], prices: Prices, steps: Mapping[int, float], length: int
-) -> tuple[str, ...]:
-    """What a layered order gives the fastest run beyond the orders that frameworks use, each at its best batch."""
-    if not front or (answer := front[-1].answer).scenario.plan.schedule not in LAYERED:
-        return ()
-    layered = steps[round(front[-1].batch_tokens / length)] * answer.step_time_s
-    usual = min(steps[batch] * each.fitting.get(answer.num_gpus, np.inf) for batch, each in prices.items())
-    if not np.isfinite(usual):
-        return ("no 1f1b or interleaved plan fits on the GPUs of the fastest run, whose order is layered",)
-    return (f"the fastest run's order is layered; 1f1b or interleaved plans take {usual / layered - 1:.0%} longer",)
+def _rough_frontier(
+    useful: pd.DataFrame, steps: pd.Series[float], run_of: Callable[[int, int, float], TrainingRun]
+) -> Rough:
+    """The best batch of every size that no smaller one beats, by priced times of all steps."""
+    front: Rough = {}
+    shortest_yet = inf
+    best = (useful.index, useful.idxmin(axis=1), useful.min(axis=1))
+    for num_gpus, batch, seconds in zip(*(each.tolist() for each in best), strict=True):
+        if seconds >= shortest_yet:  # failures and checkpoints only cost more on more GPUs
+            continue
+        try:
+            wall = run_of(num_gpus, batch, seconds / steps[batch]).wall_s
+        except SpecError:  # so many GPUs that no work gets done between failures
+            continue
+        if wall < shortest_yet:
+            front[num_gpus], shortest_yet = (batch, wall), wall
+    if not front:
+        raise InfeasiblePlan("no run gets anywhere: failures come faster than checkpoints on every number of GPUs")
+    return front
 
 
 def _of_the_framework(front: Sequence[FrontierPoint]) -> tuple[str, ...]:
@@ -256,41 +255,8 @@ def _of_the_framework(front: Sequence[FrontierPoint]) -> tuple[str, ...]:
     )
 
 
-def _of_the_machine(scenario: Scenario, front: Sequence[FrontierPoint]) -> tuple[str, ...]:
-    """What is not known of storage and power."""
-    notes = front[-1].run.storing.notes if front else ()
-    node = scenario.cluster.node
-    return notes if node.power_per_gpu_w is not None else (*notes, unknown_energy(node))
-
-
 Rough = dict[int, tuple[int, float]]
 """Number of GPUs -> (batch, wall-clock seconds), by GPUs; each faster than all before."""
-
-
-def _rough_frontier(
-    prices: Prices, steps: Mapping[int, float], run_of: Callable[[int, int, float], TrainingRun]
-) -> Rough:
-    """The best batch of every size that no smaller one beats, by priced step times."""
-    best: Rough = {}
-    for batch, priced in prices.items():
-        for num_gpus, seconds in priced.fastest.items():
-            if num_gpus not in best or steps[batch] * seconds < best[num_gpus][1]:
-                best[num_gpus] = (batch, steps[batch] * seconds)
-    front: Rough = {}
-    shortest_yet = np.inf
-    for num_gpus in sorted(best):
-        batch, useful = best[num_gpus]
-        if useful >= shortest_yet:  # failures and checkpoints only cost more on more GPUs
-            continue
-        try:
-            wall = run_of(num_gpus, batch, useful / steps[batch]).wall_s
-        except SpecError:  # so many GPUs that no work gets done between failures
-            continue
-        if wall < shortest_yet:
-            front[num_gpus], shortest_yet = (batch, wall), wall
-    if not front:
-        raise InfeasiblePlan("no run gets anywhere: failures come faster than checkpoints on every number of GPUs")
-    return front
 
 
 def _thinned(front: Rough) -> list[tuple[int, int]]:
@@ -307,23 +273,33 @@ def _thinned(front: Rough) -> list[tuple[int, int]]:
     return [(size, front[size][0]) for size in sorted(chosen)]
 
 
-def _undominated(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    kept: list[FrontierPoint] = []
-    for point in sorted(points, key=lambda each: each.run.num_gpus):
-        if not kept or point.run.wall_s < kept[-1].run.wall_s:
-            kept.append(point)
-    return tuple(kept)
-
-
-def _assumptions(scenario: Scenario, batches: Sequence[int], layered: bool) -> tuple[str, ...]:
-    stated = [
+def _assumptions(
+    scenario: Scenario,
+    batches: Sequence[int],
+    layered: bool,
+    front: Sequence[FrontierPoint],
+    prices: Prices,
+    steps: pd.Series[float],
+) -> Iterator[str]:
+    """Yield what is not known of storage and power, what was tried, and what the fastest run's order gives it."""
+    yield from front[-1].run.storing.notes
+    if scenario.cluster.node.power_per_gpu_w is None:
+        yield unknown_energy(scenario.cluster.node)
+    answer = front[-1].answer
+    if answer.scenario.plan.schedule in LAYERED:
+        layered_s = steps[answer.scenario.training.global_batch_size] * answer.step_time_s
+        more = work_time(prices.usual, steps, answer.num_gpus) / layered_s - 1
+        yield (
+            f"the fastest run's order is layered; 1f1b or interleaved plans take {more:.0%} longer"
+            if isfinite(more)
+            else "no 1f1b or interleaved plan fits on the GPUs of the fastest run, whose order is layered"
+        )
+    yield (
         f"{len(batches)} batches of {batches[0]:,} to {batches[-1]:,} sequences of "
-        f"{scenario.training.sequence_length:,} tokens",
-        "gpipe, 1f1b, interleaved ranked by the closed form"
-        + (", layered schedules by a bound" if layered else "")
-        + "; the shown sizes run on the exact engine",
-    ]
+        f"{scenario.training.sequence_length:,} tokens"
+    )
+    bounded = ", layered schedules by a bound" if layered else ""
+    yield f"gpipe, 1f1b, interleaved ranked by the closed form{bounded}; the shown sizes run on the exact engine"
     if scenario.model.num_experts:
-        ep = expert_degree(scenario, max(batches))
-        stated.append(f"experts dealt over {ep} GPUs")
-    return (*stated, *scenario.assumed)
+        yield f"experts dealt over {expert_degree(scenario, max(batches))} GPUs"
+    yield from scenario.assumed

@@ -94,8 +94,8 @@ def test_limits_are_what_taking_the_cause_away_saves(frontier):
     )
     assert point.losses["bubble"] == pytest.approx(point.answer.bubble_fraction, abs=1e-6)
     assert list(point.losses.values()) == sorted(point.losses.values(), reverse=True)
-    assert limit_of({"batch": 0.3, "network": 0.1}, 0.5) == "batch"
-    assert limit_of({"batch": 0.3, "network": 0.1}, 0.95) == "GPUs"
+    assert limit_of({"batch": 0.3, "network": 0.1}, {64: 2.0, 128: 1.5}, 64) == "batch"
+    assert limit_of({"batch": 0.3, "network": 0.1}, {64: 2.0, 128: 1.1}, 64) == "GPUs"
 
 
 def test_what_cannot_be():
