@@ -79,8 +79,9 @@ def price_batches(
     sizes = sorted({size for kind in ("usual", "layered") for each in times[kind].values() for size in each.index})
     if not sizes:
         raise refusal
+    columns = [*batches]
     tables = {
-        kind: pd.DataFrame(each).reindex(index=sizes, columns=batches).fillna(inf) for kind, each in times.items()
+        kind: pd.DataFrame(each).reindex(index=sizes, columns=columns).fillna(inf) for kind, each in times.items()
     }
     return Prices(plans, **tables)
 
