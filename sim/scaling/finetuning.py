@@ -168,25 +168,20 @@ def _first(ways: Sequence[Way]) -> tuple[str, Planned] | None:
 
 def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list[Way]]]:
     """What people change, each in the order in which it is tried."""
-    here: dict[str, FineTuning] = {}
-    if not asked.rank and not asked.qlora:
-        here["--lora"] = replace(asked, rank=RANK)
-    if not asked.qlora:
-        here["--qlora"] = replace(asked, rank=0, qlora=asked.rank or RANK)
-    if not asked.offload:
-        here["--offload"] = replace(asked, offload=True)
-    if not asked.scenario(gpu, gpus).stack.chunked_loss:
-        here[f"--framework {CHUNKED}"] = replace(asked, framework=CHUNKED)
+    adapted = asked.rank or asked.qlora
+    fused = asked.scenario(gpu, gpus).stack.chunked_loss
+    here = {
+        "--lora": None if adapted else replace(asked, rank=RANK),
+        "--qlora": None if asked.qlora else replace(asked, rank=0, qlora=asked.rank or RANK),
+        "--offload": None if asked.offload else replace(asked, offload=True),
+        f"--framework {CHUNKED}": None if fused else replace(asked, framework=CHUNKED),
+    }
+    yield from ((words, [(words, changed, gpu, gpus)]) for words, changed in here.items() if changed)
     # A limit, a profile and a price are of the GPU that was asked for; a larger one has its own.
-    free, limit = replace(asked, memory_limit_bytes=None), ""
+    free, limit = replace(asked, memory_limit_bytes=None), "without --memory-limit"
     if asked.memory_limit_bytes is not None:
-        limit = "without --memory-limit"
-    yield from ((words, [(words, changed, gpu, gpus)]) for words, changed in here.items())
-    if limit:
-        narrow = (
-            [] if asked.qlora else [(f"--qlora {limit}", replace(here["--qlora"], memory_limit_bytes=None), gpu, gpus)]
-        )
-        yield limit, [(limit, free, gpu, gpus), *narrow]
+        narrow = here["--qlora"] and replace(here["--qlora"], memory_limit_bytes=None)
+        yield limit, [(limit, free, gpu, gpus), *([(f"--qlora {limit}", narrow, gpu, gpus)] if narrow else [])]
     length, _ = length_of(ModelSpec.read(resolve(asked.model, "model"), "model"), asked.length, LENGTH)
     shorter = [length >> halvings for halvings in range(1, 20) if length >> halvings >= SHORTEST]
     if shorter:
@@ -199,7 +194,8 @@ def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list
     larger.sort(key=lambda each: listed[each]["price"])
     if larger:
         other = replace(free, profile=None, terms=Terms())
-        yield "a GPU with more memory", [(f"--gpu {each} {limit}".strip(), other, each, gpus) for each in larger]
+        words = "" if asked.memory_limit_bytes is None else f" {limit}"
+        yield "a GPU with more memory", [(f"--gpu {each}{words}", other, each, gpus) for each in larger]
 
 
 def _memory(gpu: str) -> float:

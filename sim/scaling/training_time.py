@@ -25,10 +25,8 @@ from sim.scaling.goal import Goal
 from sim.scaling.run import Terms, TrainingRun, training_run, unknown_energy
 from sim.scaling.step_times import Prices, confirm, expert_degree, limit_of, losses_of, price_batches, work_time
 from sim.search.candidate import facts_of
-from sim.specs import ParallelPlan, Scenario
-from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
+from sim.specs import ParallelPlan, Scenario, framework_plans
 from sim.specs.plan import LAYERED
-from sim.specs.presets import preset_names
 from sim.units import show_time
 
 MOST_POINTS = 14
@@ -205,10 +203,11 @@ def shortest(
             points.append(FrontierPoint(answer, run, losses, limit_of(losses, walls, num_gpus)))
     if not points:
         raise InfeasiblePlan("no plan that was priced fits when it is run; allow more GPUs")
+    cannot = [f"the shortest run's plan: {line}" for line in framework_plans.assumed(points[-1].answer.scenario)]
     said = _assumptions(scenario, wanted, layered, points, prices, steps)
     return Frontier(
         goal, tuple(points), tuple(wanted), prices.count, confirmed, time.perf_counter() - begun,
-        (*_of_the_framework(points), *goal.notes, *terms.assumptions, *said),
+        (*cannot, *goal.notes, *terms.assumptions, *said),
     )  # fmt: skip
 
 
@@ -231,28 +230,6 @@ def _rough_frontier(
     if not front:
         raise InfeasiblePlan("no run gets anywhere: failures come faster than checkpoints on every number of GPUs")
     return front
-
-
-def _of_the_framework(front: Sequence[FrontierPoint]) -> tuple[str, ...]:
-    """Plans that the stack's framework cannot run, and the frameworks that run that of the shortest run, in words."""
-    broken: dict[str, list[str]] = {}
-    for point in front:
-        scenario = point.answer.scenario
-        for rule in broken_rules(scenario, rules_of_scenario(scenario)):
-            what = rule.refusal(scenario, dict(scenario.plan)).partition(":")[0]
-            broken.setdefault(what, []).append(f"{point.run.num_gpus:,}")
-    if not broken:
-        return ()
-    fastest = front[-1].answer.scenario
-    words = framework_words(fastest.stack.framework, fastest.stack.version)
-    kinds = "; ".join(f"{what} on {', '.join(gpus)} GPUs" for what, gpus in broken.items())
-    rules = {name: plan_rules(name) for name in preset_names("frameworks")}
-    able = [name for name, asked in rules.items() if asked and not broken_rules(fastest, asked)]
-    who = f"{' and '.join(able[:2])} can run" if able else "no framework that flopcast knows can run"
-    return (
-        f"{words} cannot run some of these plans ({kinds}); {who} the plan of the shortest run. --no-layered leaves "
-        "layered orders out, and flopcast search keeps to what the framework can run",
-    )
 
 
 Rough = dict[int, tuple[int, float]]
