@@ -22,7 +22,7 @@ from sim.pricing.stages import params_of_ranks
 from sim.schedules import Order
 from sim.specs import Scenario, framework_plans
 from sim.specs.loading import as_scenario
-from sim.uncertainty import basis_of, grade_of, interval_factors, largest_doubts
+from sim.uncertainty import Interval, grade_of, interval_of
 from sim.units import show, show_time
 from sim.work.memory import MemoryUse, by_rank
 from sim.work.sums import active_params, causal_flop, hardware_flop, model_flop, total_params
@@ -103,23 +103,23 @@ class Estimate(NotebookDisplay):
         return self.scenario.training.tokens_per_step / self.step_time_s
 
     @property
+    def interval(self) -> Interval:
+        """The 90 % interval of the step time as factors, from how far the parts of steps were off in published runs."""
+        return interval_of(self.scenario, self.breakdown.shares())
+
+    @property
     def interval_basis(self) -> str:
         """What the interval rests on, and what would narrow it."""
         return self._basis(self.open_facts)
 
     def _basis(self, facts: tuple[OpenFact, ...]) -> str:
         words = "".join(f" {str(fact)[0].upper()}{str(fact)[1:]}." for fact in facts[:1])
-        return basis_of(self.scenario, self.breakdown.shares()) + words
+        return self.interval.basis + words
 
     @property
     def open_facts(self) -> tuple[OpenFact, ...]:
         """What the description leaves open of an unknown framework, those facts first that move the step most."""
         return open_facts(self.scenario, self.step_time_s, partial(_step_time, engine=self.engine))
-
-    @property
-    def interval_parts(self) -> dict[str, float]:
-        """Share of the step time's variance by part of the step, and of the run's own rest; the largest first."""
-        return largest_doubts(self.scenario, self.breakdown.shares())
 
     @property
     def grade(self) -> str:
@@ -138,8 +138,8 @@ class Estimate(NotebookDisplay):
 
     @property
     def step_time_interval_s(self) -> tuple[float, float]:
-        """90 % interval of the step time, from how far the parts of a step were off in published runs. [s]"""
-        low, high = interval_factors(self.scenario, self.breakdown.shares())
+        """90 % interval of the step time. [s]"""
+        low, high = self.interval.factors
         return self.step_time_s * low, self.step_time_s * high
 
     @property
@@ -252,7 +252,7 @@ class Estimate(NotebookDisplay):
             "grade": self.grade,
             "would_raise": self.would_raise or None,
             "interval_basis": self._basis(facts),
-            "interval_parts": self.interval_parts,
+            "interval_parts": self.interval.parts,
             "open_facts": [fact._asdict() for fact in facts],
             "assumptions": list(self.assumptions),
         }

@@ -124,7 +124,7 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
     lineages : of which runs of its kind are published; default: those of the table that ships.
     """
     by_datasheet = scenario.profile.provenance.of_datasheet
-    few = published_like(scenario)[0] < MANY if lineages is None else lineages < MANY
+    few = (lineages_like(scenario) if lineages is None else lineages) < MANY
     held = (by_datasheet, few or by_datasheet, is_unknown(scenario.stack), bool(scenario.model.num_experts))
     return tuple(name for name, holds in zip(FACTS, held, strict=True) if holds)
 
@@ -132,13 +132,15 @@ def facts_of(scenario: Scenario, lineages: int | None = None) -> tuple[str, ...]
 WIDEST = log(2.2)
 """The most that an interval reaches to longer steps, as a logarithm: where much of a step waits for traffic it would
 reach further, and a wider interval tells nobody anything."""
+FREEDOM = 5.0
+"""Degrees of freedom of the Student t that a source's errors follow: some sources are odd as a whole."""
 
 
 def covariance(ones: Sequence[Doubt], others: Sequence[Doubt], spreads: Spreads) -> np.ndarray:
     """Covariance of the errors of steps, without what each has of its own, (ones, others)."""
-    first, second = (np.array([each.loads(spreads) for each in steps]) for steps in (ones, others))
+    loads = np.array([each.loads(spreads) for each in (*ones, *others)])
     alike = closeness([each.place for each in ones], [each.place for each in others], spreads.apart)
-    shared: np.ndarray = first @ second.T * alike
+    shared: np.ndarray = loads[: len(ones)] @ loads[len(ones) :].T * alike
     return shared
 
 
@@ -161,24 +163,12 @@ def spread_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | N
     return min(sqrt(variance), WIDEST / spreads.reach[1])
 
 
-FREEDOM = 5.0
-"""Degrees of freedom of the Student t that a source's errors follow: some sources are odd as a whole."""
-
-
 def log_likelihood(measured: Sequence[Doubt]) -> float:
     """Log density of how far one source's measured runs were off, all together."""
     from scipy.stats import multivariate_t
 
-    spreads = shipped_spreads()
-    shape = covariance(measured, measured, spreads) + REST**2 * np.eye(len(measured))
+    shape = covariance(measured, measured, shipped_spreads()) + REST**2 * np.eye(len(measured))
     return float(multivariate_t(shape=shape, df=FREEDOM).logpdf(np.array([run.log_error for run in measured])))
-
-
-def reach_of(doubt: Doubt, measured: Sequence[Doubt] = (), spreads: Spreads | None = None) -> tuple[float, float]:
-    """How far the 90 % interval reaches to shorter and to longer steps, as logarithms. Parameters as `spread_of`."""
-    spreads = spreads or shipped_spreads()
-    spread = spread_of(doubt, measured, spreads)
-    return spreads.reach[0] * spread, spreads.reach[1] * spread
 
 
 def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
@@ -187,31 +177,95 @@ def measured_doubts(scenario: Scenario) -> tuple[Doubt, ...]:
     return tuple(Doubt(dict(run.shares), run.facts, run.place, run.log_error) for run in told)
 
 
-def interval_factors(scenario: Scenario, causes: Mapping[str, float]) -> tuple[float, float]:
-    """Factors on the step time that bound its 90 % interval, from the step's shares by cause (`Breakdown.shares`)."""
-    down, up = reach_of(doubt_of(scenario, causes), measured_doubts(scenario))
-    return exp(-down), exp(up)
+WORTH_NAMING = 0.8
+"""Advice is given only if the interval would have at most this share of its width."""
 
 
-def quantile_factor(scenario: Scenario, causes: Mapping[str, float], probability: float) -> float:
-    """Factor on the step time of what it stays below with a probability; parameters as `interval_factors`.
+class Interval(NamedTuple):
+    """The 90 % interval of a step time, and what it rests on.
 
-    Each side of the interval is half of a normal, of which it leaves one in twenty beyond.
+    spread : standard deviation of the step time's logarithm.
+    doubt : of the step. measured : runs to which its profile was drawn.
     """
-    low, high = interval_factors(scenario, causes)
-    side = NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95)
-    return exp(side * (log(high) if side > 0.0 else -log(low)))
+
+    spread: float
+    doubt: Doubt
+    measured: tuple[Doubt, ...] = ()
+
+    def __str__(self) -> str:
+        low, high = self.factors
+        return f"{low:.2f} to {high:.2f}"
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """How far it reaches to shorter and to longer steps, as logarithms."""
+        down, up = shipped_spreads().reach
+        return down * self.spread, up * self.spread
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """Factors on the step time that bound it."""
+        down, up = self.reach
+        return exp(-down), exp(up)
+
+    def quantile(self, probability: float) -> float:
+        """Factor on the step time of what it stays below with a probability.
+
+        Each side of the interval is half of a normal, of which it leaves one in twenty beyond.
+        """
+        side = NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95)
+        return exp(side * self.reach[side > 0.0])
+
+    def chance_below(self, factor: float) -> float:
+        """Probability that a step takes at most so many times its predicted time; the inverse of `quantile`."""
+        return NORMAL.cdf(log(factor) / self.reach[factor > 1.0] * NORMAL.inv_cdf(0.95))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Share of the step time's variance by part, and of the run's own rest; the largest first."""
+        sizes = dict(zip(PARTS, self.doubt.loads(shipped_spreads()) ** 2, strict=True)) | {"the run": REST**2}
+        whole = sum(sizes.values())
+        ordered = sorted(sizes.items(), key=lambda item: -item[1])
+        return {name: float(size / whole) for name, size in ordered if size}
+
+    @property
+    def narrowed(self) -> float | None:
+        """The spread once a similar step is measured; None if some run was, or if it would hardly be less."""
+        if self.measured:
+            return None
+        after = spread_of(self.doubt, [self.doubt._replace(log_error=self.spread)])
+        return after if after < WORTH_NAMING * self.spread else None
+
+    @property
+    def basis(self) -> str:
+        """What it rests on, and what would narrow it, in a few sentences."""
+        spreads, doubt, count = shipped_spreads(), self.doubt, len(self.measured)
+        own = f" after {'one run' if count == 1 else f'{count:,} runs'} of your own" if count else ""
+        runs = f"{spreads.runs:,} published runs"
+        said = [f"The interval{own} is {self} times the step time. It rests on the errors of {runs}"]
+        part = next(iter(self.parts))
+        if part in doubt.shares and not count:
+            alone = exp(spreads.parts[part] * doubt.scale(spreads))
+            said.append(
+                f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, uncertain by a factor of "
+                f"{alone:.2f}"
+            )
+        if count and self.spread > WORTH_NAMING * spread_of(doubt):
+            said.append("Your runs hardly narrow it, as this run differs from them in its parts and sizes")
+        elif (after := self.narrowed) is not None:
+            narrower = f"{1 - after / self.spread:.0%} narrower: {self._replace(spread=after)}"
+            said.append(f"One measured step of a similar run (flopcast anchor) would make the interval {narrower}")
+        return ". ".join(said) + "."
 
 
-def chance_below(scenario: Scenario, causes: Mapping[str, float], factor: float) -> float:
-    """Probability that a step takes at most so many times its predicted time; the inverse of `quantile_factor`."""
-    low, high = interval_factors(scenario, causes)
-    side = log(factor) / (log(high) if factor > 1.0 else -log(low))
-    return NORMAL.cdf(side * NORMAL.inv_cdf(0.95))
+def interval_of(scenario: Scenario, causes: Mapping[str, float]) -> Interval:
+    """The interval of a scenario's step time, from the step's shares by cause (`Breakdown.shares`)."""
+    doubt, measured = doubt_of(scenario, causes), measured_doubts(scenario)
+    return Interval(spread_of(doubt, measured), doubt, measured)
 
 
 def least_quantile_factor(scenario: Scenario, probability: float) -> float:
-    """What `quantile_factor` is at least, from a half on, for any plan of a scenario.
+    """What `Interval.quantile` is at least, from a half on, for any plan of a scenario.
 
     No step is known better than one whose parts have the shares in which their independent errors cancel most, of a
     kind with many published runs; once runs were measured, what each run has of its own is left, and less of it the
@@ -225,54 +279,15 @@ def least_quantile_factor(scenario: Scenario, probability: float) -> float:
     return exp(up * NORMAL.inv_cdf(probability) / NORMAL.inv_cdf(0.95))
 
 
-def least_told_apart(*factors: tuple[float, float]) -> float:
+def least_told_apart(*intervals: Interval) -> float:
     """Smallest factor between two step times that their intervals can distinguish.
 
     Errors of the two are taken as independent, so that the half-widths add as squares. What scenarios share errs alike
     in both: of plans on one machine smaller differences can be told than this says.
     """
-    return exp(hypot(*(log(high / low) / 2 for low, high in factors)))
+    return exp(hypot(*(sum(each.reach) / 2 for each in intervals)))
 
 
-def largest_doubts(scenario: Scenario, causes: Mapping[str, float]) -> dict[str, float]:
-    """Share of the step time's variance by part, and of the run's own rest; the largest first."""
-    spreads, doubt = shipped_spreads(), doubt_of(scenario, causes)
-    sizes = dict(zip(PARTS, (doubt.loads(spreads) ** 2).tolist(), strict=True)) | {"the run": REST**2}
-    whole = sum(sizes.values())
-    return {name: size / whole for name, size in sorted(sizes.items(), key=lambda item: -item[1]) if size}
-
-
-def basis_of(scenario: Scenario, causes: Mapping[str, float]) -> str:
-    """What the interval of a step time rests on, and what would narrow it, in a few sentences."""
-    spreads, doubt, measured = shipped_spreads(), doubt_of(scenario, causes), measured_doubts(scenario)
-    own = f" after {'one run' if len(measured) == 1 else f'{len(measured):,} runs'} of your own" if measured else ""
-    said = [
-        f"The interval{own} is {_range(reach_of(doubt, measured))} times the step time. It rests on the errors of "
-        f"{spreads.runs:,} published runs"
-    ]
-    part = next(iter(largest_doubts(scenario, causes)))
-    if part in doubt.shares and not measured:
-        alone = exp(spreads.parts[part] * doubt.scale(spreads)) - 1
-        said.append(
-            f"The largest doubt is {part}: {doubt.shares[part]:.0%} of the step, uncertain by a factor of "
-            f"{1 + alone:.2f}"
-        )
-    expected = doubt._replace(log_error=spread_of(doubt, measured))
-    before, now, after = (reach_of(doubt, runs) for runs in ((), measured, (*measured, expected)))
-    if measured and sum(now) > WORTH_NAMING * sum(before):
-        said.append("Your runs hardly narrow it, as this run differs from them in its parts and sizes")
-    elif not measured and sum(after) < WORTH_NAMING * sum(now):
-        narrower = f"{1 - sum(after) / sum(now):.0%} narrower: {_range(after)}"
-        said.append(f"One measured step of a similar run (flopcast anchor) would make the interval {narrower}")
-    return ". ".join(said) + "."
-
-
-def _range(reach: tuple[float, float]) -> str:
-    return f"{exp(-reach[0]):.2f} to {exp(reach[1]):.2f}"
-
-
-WORTH_NAMING = 0.8
-"""Advice is given only if the interval would have at most this share of its width."""
 GRADES = ("measured here", "like measured runs", "extrapolated", "unknown")
 """How well an answer is known, the best first."""
 
@@ -285,23 +300,22 @@ def grade_of(scenario: Scenario, off_range: bool = False) -> tuple[str, str]:
     fewer, or something lies outside what the profile was fitted on. Unknown: the framework is, or nothing was measured
     on the GPU.
     """
-    provenance, place = scenario.profile.provenance, place_of(scenario)
-    if (measured_run(scenario), place) in [(run.name, run.place) for run in provenance.measured]:
+    provenance, measure = scenario.profile.provenance, "one measured step (flopcast anchor)"
+    if (measured_run(scenario), place_of(scenario)) in [(run.name, run.place) for run in provenance.measured]:
         return GRADES[0], ""
-    if provenance.of_datasheet and not provenance.measured:
-        return GRADES[3], "one measured step (flopcast anchor)"
-    if is_unknown(scenario.stack) and not provenance.measured:
+    if provenance.measured:
+        return (GRADES[2], measure) if off_range else (GRADES[1], "")
+    if provenance.of_datasheet:
+        return GRADES[3], measure
+    if is_unknown(scenario.stack):
         named = scenario.stack.framework not in UNKNOWN  # and no published run has it
-        return GRADES[3], "one measured step (flopcast anchor)" if named else "naming the framework (stack.framework)"
-    if off_range or (published_like(scenario)[0] < MANY and not provenance.measured):
-        return GRADES[2], "one measured step (flopcast anchor)"
-    return GRADES[1], "" if provenance.measured else "one measured step (flopcast anchor)"
+        return GRADES[3], measure if named else "naming the framework (stack.framework)"
+    return GRADES[2 if off_range or lineages_like(scenario) < MANY else 1], measure
 
 
-def published_like(scenario: Scenario) -> tuple[int, int]:
-    """(lineages, runs) published on this GPU, of this precision, sharded so."""
-    lineages, runs = shipped_spreads().published.get(kind_of(scenario), (0, 0))
-    return lineages, runs
+def lineages_like(scenario: Scenario) -> int:
+    """Lineages with runs published on this GPU, of this precision, sharded so."""
+    return shipped_spreads().published.get(kind_of(scenario), (0, 0))[0]
 
 
 def kind_of(scenario: Scenario) -> str:

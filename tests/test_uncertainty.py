@@ -24,13 +24,10 @@ from sim.uncertainty import (
     WIDEST,
     Doubt,
     Spreads,
-    basis_of,
     doubt_of,
     facts_of,
     grade_of,
-    interval_factors,
-    largest_doubts,
-    reach_of,
+    interval_of,
     shipped_spreads,
     spread_of,
 )
@@ -60,7 +57,7 @@ def test_an_estimate_lies_in_its_interval(scenario):
     answer = estimate(scenario)
     low, high = answer.step_time_interval_s
     assert 0 < low < answer.step_time_s < high
-    down, up = reach_of(doubt_of(scenario, answer.breakdown.shares()))
+    down, up = (side * spread_of(doubt_of(scenario, answer.breakdown.shares())) for side in shipped_spreads().reach)
     assert (low, high) == pytest.approx((answer.step_time_s * math.exp(-down), answer.step_time_s * math.exp(up)))
     assert answer.to_dict()["step_time_interval_s"] == [low, high]
     parts = answer.to_dict()["interval_parts"]
@@ -93,10 +90,9 @@ def test_a_run_tells_of_what_it_is_made_of():
     # Sources are odd as a whole: how far off a run was tells of all others, whatever they are made of.
     assert spread_of(asked, [other], PARTLY) < alone < spread_of(asked, [other._replace(log_error=0.5)], PARTLY)
     assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
-    assert reach_of(asked, (), PARTLY) == pytest.approx((alone, 2.0 * alone))
     less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))
     wider = math.hypot(1.2 * math.sqrt(alone**2 - REST**2), REST)
-    assert reach_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx((wider, 2.0 * wider))
+    assert spread_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx(wider)
 
 
 def test_nothing_that_is_measured_widens_an_interval(scenarios):
@@ -110,12 +106,13 @@ def test_one_run_narrows_the_interval_of_an_unknown_framework(scenarios):
     answer = estimate(load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["stack.framework=pytorch"]))
     said, causes = answer.interval_basis, answer.breakdown.shares()
     assert "One measured step of a similar run (flopcast anchor) would make the interval " in said
-    assert f"The largest doubt is {next(iter(largest_doubts(answer.scenario, causes)))}" in said
+    assert f"The largest doubt is {next(iter(answer.interval.parts))}" in said
     told = as_measured(answer.scenario, causes)
     provenance = answer.scenario.profile.provenance.replace(measured=(told,))
     after = answer.scenario.replace(profile=answer.scenario.profile.replace(provenance=provenance))
-    assert "after one run of your own" in basis_of(after, causes)
-    assert interval_factors(after, causes)[1] < interval_factors(answer.scenario, causes)[1]
+    narrower = interval_of(after, causes)
+    assert "after one run of your own" in narrower.basis
+    assert narrower.factors[1] < answer.interval.factors[1]
     assert grade_of(after)[0] == "measured here"
     larger = load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["profile=datasheet", "plan.dp=16"])
     of_datasheet = larger.profile.provenance.replace(measured=(told,))

@@ -138,7 +138,7 @@ def layout_legend(layouts: str) -> str:
 def surer_words(answer: Estimate) -> str:
     """What would make the step time better known; nothing if it was measured, or if measuring would hardly help."""
     advice, measure = answer.would_raise, "flopcast anchor"
-    helps = bool(advice) and (measure not in advice or measure in answer.interval_basis)
+    helps = bool(advice) and (measure not in advice or answer.interval.narrowed is not None)
     return f"{advice} would help" if helps else ""
 
 
@@ -164,8 +164,7 @@ def sure_words(answer: Estimate) -> str:
 
 def _factors(answer: Estimate) -> str:
     """The interval of the step time as factors of it."""
-    low, high = (end / answer.step_time_s for end in answer.step_time_interval_s)
-    return f"{low:.2f} to {high:.2f} times the step time"
+    return f"{answer.interval} times the step time"
 
 
 def _total_note(answer: Estimate) -> str:

@@ -19,7 +19,7 @@ from sim.specs.base import file_name, unit_of
 from sim.specs.frameworks import stack_words
 from sim.specs.writing import ABSENT, differing_fields
 from sim.table import Table, facts_table, plain_table, rows_table
-from sim.uncertainty import interval_factors, least_told_apart
+from sim.uncertainty import least_told_apart
 from sim.units import listed, show, show_time
 
 MOST_UNFOLDED = 4
@@ -157,11 +157,10 @@ def compare_view(
 
 def clear_words(first: Estimate, second: Estimate) -> str:
     """Whether two step times differ by more than their 90 % intervals account for; nothing where they are the same."""
-    factors = [interval_factors(each.scenario, each.breakdown.shares()) for each in (first, second)]
     apart = abs(log(second.step_time_s / first.step_time_s))
     if apart < _ALIKE:
         return ""
-    if apart > log(least_told_apart(*factors)):
+    if apart > log(least_told_apart(first.interval, second.interval)):
         return "Which is faster is clear: the step times differ by more than both 90 % intervals account for."
     unclear = "Which is faster is not clear: the step times differ by less than both 90 % intervals together."
     one, other = first.scenario, second.scenario

@@ -15,7 +15,6 @@ from sim.errors import InfeasiblePlan, SpecError
 from sim.scaling.loss_laws import FLOP_PER_PARAM_TOKEN
 from sim.scaling.questions import Planned, Pretraining, Question, job_sizes
 from sim.specs.machines import price_list
-from sim.uncertainty import chance_below
 from sim.units import show_time
 from sim.work.sums import active_params
 
@@ -107,9 +106,7 @@ class InTime:
     @property
     def chance(self) -> float:
         """Probability that the run on them ends in time. Its length is proportional to that of a step."""
-        answer = self.planned.answer
-        factor = self.within_s / self.planned.run.wall_s
-        return chance_below(answer.scenario, answer.breakdown.shares(), factor)
+        return self.planned.answer.interval.chance_below(self.within_s / self.planned.run.wall_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON: those of the plan, and the deadline under `within`."""

@@ -17,7 +17,7 @@ from sim.errors import SpecError
 from sim.search.best_first import gap_of
 from sim.search.candidate import Candidate
 from sim.search.result import SearchResult
-from sim.uncertainty import PARTS, doubt_of, least_quantile_factor, quantile_factor, shipped_spreads
+from sim.uncertainty import PARTS, doubt_of, least_quantile_factor, shipped_spreads
 
 RANKED = 40
 """Plans of which the exact engine proves that no other is faster, and which are ranked."""
@@ -42,7 +42,7 @@ class Risk:
 
     def factor(self, candidate: Candidate) -> float:
         """The quantile of a plan's step time over the step time."""
-        return quantile_factor(candidate.scenario, candidate.answer.breakdown.shares(), self.probability)
+        return candidate.answer.interval.quantile(self.probability)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""

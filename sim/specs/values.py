@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from math import exp, log2
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,11 +100,9 @@ Places = Sequence[Mapping[str, float]]
 
 def doublings(ones: Places, others: Places, names: Iterable[str]) -> np.ndarray:
     """Doublings between two sets of places, (ones, others, names); none where one of them does not name it."""
-    first, second = (
-        np.array([[log2(1.0 + place.get(name, np.nan)) for name in names] for place in places])
-        for places in (ones, others)
-    )
-    apart: np.ndarray = np.nan_to_num(np.abs(first[:, None] - second[None]))
+    names = list(names)
+    sizes = np.log2(1.0 + np.array([[*map(place.get, names)] for place in (*ones, *others)], dtype=float))
+    apart: np.ndarray = np.nan_to_num(np.abs(sizes[: len(ones), None] - sizes[None, len(ones) :]))
     return apart
 
 

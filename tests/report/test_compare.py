@@ -11,7 +11,7 @@ from sim.breakdown import waiting_for_sends
 from sim.commands.estimate import split_scenario
 from sim.report.terminal import console
 from sim.report.text import clear_words, compare_view, field_words
-from sim.uncertainty import interval_factors, least_told_apart
+from sim.uncertainty import least_told_apart
 from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +31,13 @@ def printed(*answers, verbose=False):
 
 def test_a_difference_is_clear_beyond_both_intervals():
     own = ask()
-    factors = [interval_factors(own.scenario, own.breakdown.shares())] * 2
-    least = least_told_apart(*factors)
-    assert math.log(least) == pytest.approx(math.hypot(*(math.log(high / low) / 2 for low, high in factors)))
+    low, high = own.interval.factors
+    least = least_told_apart(own.interval, own.interval)
+    assert math.log(least) == pytest.approx(math.sqrt(2) * math.log(high / low) / 2)
     slower = ask("plan.dp=4", "training.global_batch_size=768")  # the same step on half the GPUs
     assert clear_words(own, own) == ""
     step = abs(math.log(slower.step_time_s / own.step_time_s))
-    told = least_told_apart(*(interval_factors(each.scenario, each.breakdown.shares()) for each in (own, slower)))
+    told = least_told_apart(own.interval, slower.interval)
     assert ("is clear" in clear_words(own, slower)) == (step > math.log(told))
     small = ask("plan.pp=2", "plan.dp=64", "training.global_batch_size=6144")
     assert "is clear" in clear_words(own, small)

@@ -13,7 +13,7 @@ from sim.commands.options import finite
 from sim.estimate import Estimate
 from sim.specs import Scenario
 from sim.specs.values import place_of
-from sim.uncertainty import Doubt, facts_of, measured_doubts, reach_of, shares_of
+from sim.uncertainty import Doubt, Interval, facts_of, measured_doubts, shares_of, spread_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Scored:
     def timed(self, scenario: Scenario, step_time_s: float) -> Scored:
         """The run with another prediction, and the interval that goes with its scenario."""
         item, run = replace(self, scenario=scenario), self.run
-        down, up = reach_of(item.doubt, measured_doubts(scenario))
+        down, up = Interval(spread_of(item.doubt, measured_doubts(scenario)), item.doubt).reach
         low, high = sorted(run.in_unit(step_time_s * exp(side), scenario) for side in (-down, up))
         error = step_time_s / run.step_time_s(scenario) - 1.0
         predicted = run.in_unit(step_time_s, scenario)
