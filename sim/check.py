@@ -18,6 +18,7 @@ import numpy as np
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
+from sim.specs.framework_plans import value_of
 from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import doubt_of, log_likelihood
 from sim.units import show, show_time
@@ -267,26 +268,9 @@ def _alternatives(suspect: Mapping[str, Any], scenario: Scenario) -> list[tuple[
     whole = scenario.cluster.inter_node_bandwidth_bytes_per_s * 8e-9
     found = [tuple(changes) for changes in suspect.get("changes", ())]
     found += [(f"cluster.inter_node_bandwidth={whole * share:g}Gbit/s",) for share in suspect.get("network", ())]
-    fused = ["fused_norm", "fused_bias_activation", "fused_cross_entropy", "fused_optimizer"]
-    fused += ["fused_softmax"] if scenario.stack.attention == "math" else []
-    fused += ["fused_rotary"] if scenario.model.position == "rotary" else []
-    for names, kind in ((_overlaps(scenario), "overlaps"), (fused, "fused")):
+    for kind, switches in load_yaml(TABLE)["switches"].items():
         if kind in suspect:
-            value = suspect[kind]
-            changed = [name for name in names if getattr(scenario.stack, name) != value]
-            found.append(tuple(f"stack.{name}={str(value).lower()}" for name in changed))
+            there = [name for name, condition in switches.items() if value_of(condition, {"always": True}, scenario)]
+            changed = [name for name in there if getattr(scenario.stack, name) != suspect[kind]]
+            found.append(tuple(f"stack.{name}={str(suspect[kind]).lower()}" for name in changed))
     return found
-
-
-def _overlaps(scenario: Scenario) -> list[str]:
-    """Switches of the stack for communication that the plan has."""
-    plan = scenario.plan
-    there = {
-        "overlap_grad_reduce": plan.num_replicas > 1,
-        "overlap_param_gather": plan.num_replicas > 1 and plan.zero_stage > 0,
-        "overlap_p2p": plan.num_chunks > 1,
-        "overlap_tp_backward": plan.tp > 1,
-        "async_tensor_parallel": plan.sequence_parallel,
-        "overlap_experts": plan.ep > 1,
-    }
-    return [name for name, used in there.items() if used]

@@ -68,42 +68,35 @@ def write_text(path: Path, text: str, remedy: str = "") -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], object], remedy: str = "") -> None:
-    """Write a file; as `put` otherwise.
-
-    remedy : Said where it cannot be written.
-    """
-    try:
-        put(path, write)
-    except OSError as error:
-        raise SpecError(f"cannot write {path}: {reason(error)}{remedy}") from None
-    except ValueError:  # a NUL byte in the name
-        raise SpecError(f"{str(path)!r:.80} is not the name of a file") from None
-
-
-def put(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file that gets its name when it is whole: whoever is killed leaves the old one, or none.
 
     What is written to is beside it meanwhile, `_unfinished-PROCESS-NAME`. What is no file (a device, a pipe) is written
     to as it is, and a link is followed.
 
     write : Given the name to write to.
+    remedy : Said where it cannot be written.
     """
-    real = Path(os.path.realpath(path))
-    there = real.stat() if real.exists() else None
-    if there is not None and not os.access(real, os.W_OK):
-        raise PermissionError(13, "Permission denied", str(path))
-    if there is not None and (not stat.S_ISREG(there.st_mode) or not os.access(real.parent, os.W_OK)):
-        write(real)  # a device, a pipe, or a file in a folder that takes no other
-        return
-    unfinished = real.with_name(f"{UNFINISHED}{os.getpid()}-{real.name[-50:]}")  # a name may have 255 bytes
     try:
-        write(unfinished)
-        if there is not None:
-            unfinished.chmod(stat.S_IMODE(there.st_mode))
-        unfinished.replace(real)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+        real = Path(os.path.realpath(path))
+        there = real.stat() if real.exists() else None
+        if there is not None and not os.access(real, os.W_OK):
+            raise PermissionError(13, "Permission denied", str(path))
+        if there is not None and (not stat.S_ISREG(there.st_mode) or not os.access(real.parent, os.W_OK)):
+            write(real)  # a device, a pipe, or a file in a folder that takes no other
+            return
+        unfinished = real.with_name(f"{UNFINISHED}{os.getpid()}-{real.name[-50:]}")  # a name may have 255 bytes
+        try:
+            write(unfinished)
+            if there is not None:
+                unfinished.chmod(stat.S_IMODE(there.st_mode))
+            unfinished.replace(real)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise SpecError(f"cannot write {path}: {reason(error)}{remedy}") from None
+    except ValueError:  # a NUL byte in the name
+        raise SpecError(f"{str(path)!r:.80} is not the name of a file") from None
 
 
 def reason(error: OSError) -> str:

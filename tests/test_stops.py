@@ -12,7 +12,7 @@ from typed import ROOT, typed
 from flopcast_calibration.measurement import Journal, Measurement, read_journal
 from sim.commands.exit_codes import INTERRUPTED
 from sim.errors import ProfileError
-from sim.files import put, write_text
+from sim.files import write_file, write_text
 
 SMALL = "scenarios/korthikanti-2022/22b-selective.yaml"
 WRITERS = {
@@ -67,7 +67,7 @@ def test_a_name_stands_for_a_whole_file(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        put(path, fail)
+        write_file(path, fail)
     assert [each.name for each in tmp_path.iterdir()] == ["answer.txt"]
     path.chmod(0o640)
     write_text(path, "new")

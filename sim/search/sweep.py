@@ -11,7 +11,6 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.notebook import NotebookDisplay
-from sim.parallel import map_over
 from sim.search.axes import PLAN_NUMBERS, SIZE, Axis, parse_axis, with_numbers
 from sim.search.candidate import SHOWN_FIELDS, Candidate, facts_of, shown
 from sim.search.plans.layouts import FIELDS, context_degrees
@@ -128,7 +127,7 @@ def sweep(
     progress : callable, optional
         Called with (points done, points in all).
     executor : Executor, optional
-        Of `concurrent.futures`: searches of different points run on it (`sim.parallel`).
+        Of `concurrent.futures`: searches of different points run on it.
     **options
         Of `search`: objective, confirm, memory_limit_bytes, context, experts.
 
@@ -149,7 +148,7 @@ def sweep(
     everywhere = list(product(*(axis.values for axis in parsed)))
     points, mistakes = dict[tuple[float, ...], SweepPoint](), list[FlopcastError]()
     try:
-        for point, mistake in map_over(question.point, everywhere, executor):
+        for point, mistake in (map if executor is None else executor.map)(question.point, everywhere):
             mistakes += [] if mistake is None else [mistake]
             points[point.values] = point
             if progress is not None:
