@@ -25,12 +25,9 @@ from sim.engines.timeline import Timeline
 from sim.engines.wire import Wire
 from sim.errors import ScheduleError
 from sim.schedules import Order
-from sim.schedules.actions import B, F, I, U, W
-from sim.traffic.exchanges import FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from sim.schedules.actions import B, F, I, U
+from sim.traffic.exchanges import ROWS
 from sim.traffic.streams import Traffic
-
-ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_GRAD]}
-"""Rows of an `Exchange` that belong to each kind of action."""
 
 
 class RunningCollective(NamedTuple):

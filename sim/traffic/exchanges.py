@@ -30,6 +30,7 @@ from sim.pricing.zero import (
     sent_by_group,
     visited_blocks,
 )
+from sim.schedules.actions import B, F, I, W
 from sim.specs import Scenario
 from sim.work.layers import Stage, block_operations, deal_stages
 from sim.work.operations import BlockWork, Cause, Collective, Phase
@@ -37,6 +38,8 @@ from sim.work.sums import block_works
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
 """Rows of an Exchange; recomputation belongs to the input gradient, as does all that ZeRO moves in a backward."""
+ROWS = {F: [FORWARD], B: [INPUT_GRAD, WEIGHT_GRAD], I: [INPUT_GRAD], W: [WEIGHT_GRAD]}
+"""Rows that belong to each kind of action."""
 
 
 @dataclass(frozen=True, slots=True)

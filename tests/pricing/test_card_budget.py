@@ -13,7 +13,7 @@ from sim.engines.wire import alone_rates
 from sim.pricing.cells import plans_of
 from sim.pricing.layouts import cost_model
 from sim.pricing.zero import moved_at_visits
-from sim.simulate import link_bytes
+from sim.traffic.carried import link_bytes
 from sim.work.layers import FIRST_KIND
 
 LAYERED = {
