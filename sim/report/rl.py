@@ -61,7 +61,7 @@ def _heading(step: RlStep) -> Text:
     tp, replicas = step.pool.engine.tp, step.pool.replicas
     running = step.pool.running(samples, step.colocated or step.depth == 0)
     wrote = f"{replicas:,} replicas of tp {tp}, up to {running:,.0f} sequences each"
-    where = "the same GPUs" if step.colocated else f"{step.pool.num_gpus:,} × {step.pool.gpu}"
+    where = "the same GPUs" if step.colocated else f"{step.pool.num_gpus:,} × {step.scenario.cluster.gpu.name}"
     words = f"rollouts on {where}: {wrote}"
     return text.append(f"{trained}\n{words}", style="dim")
 

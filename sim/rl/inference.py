@@ -50,14 +50,8 @@ def _unread(model: ModelSpec) -> int:
     return table + positions
 
 
-def weights_held(model: ModelSpec, tp: Number) -> Number:
-    """Parameters on one of `tp` GPUs: matrices are cut, projections to latent vectors are on every one."""
-    whole = _whole(model)
-    return whole + (inference_params(model) - whole) / tp
-
-
 def _whole(model: ModelSpec) -> int:
-    """Latent attention's projections down and their norms, of all layers."""
+    """Latent attention's projections down and their norms, of all layers, which are whole on every GPU."""
     attending = sum(kind.attends for kind in model.kind_of_layer)
     latent = model.query_rank + model.key_value_rank
     down = model.hidden_size * (latent + model.rotary_head_dim) + latent
@@ -69,24 +63,21 @@ def _experts(model: ModelSpec) -> Number:
     return sum(count * expert_params(layer) for count, _, layer in model_layers(model))
 
 
-def touched_experts(model: ModelSpec, batch: Number) -> Number:
-    """Experts of a layer that at least one of `batch` tokens goes to, where routing is even.
-
-    Each of E experts is missed by a token with the chance 1 − k/E: E (1 − (1 − k/E)^n).
-    """
-    experts, each = model.num_experts, model.experts_per_token
-    if not experts:
-        return 0.0
-    answer: Number = experts * (1.0 - (1.0 - each / experts) ** np.asarray(batch, dtype=float))
-    return answer
+def weights_held(model: ModelSpec, tp: Number) -> Number:
+    """Parameters on one of `tp` GPUs: all but latent attention's projections down are cut."""
+    whole = _whole(model)
+    return whole + (inference_params(model) - whole) / tp
 
 
 def weights_read(model: ModelSpec, batch: Number, tp: Number) -> Number:
-    """Parameters that one of `tp` GPUs reads in a step of `batch` tokens."""
+    """Parameters that one of `tp` GPUs reads in a step of `batch` tokens.
+
+    Of E experts, where routing is even, each is missed by a token with the chance 1 − k/E, and by all with its power.
+    """
     whole, experts = _whole(model), _experts(model)
+    missed = (1.0 - model.experts_per_token / max(model.num_experts, 1)) ** np.asarray(batch, dtype=float)
     every = inference_params(model) - _unread(model) - experts
-    touched = experts * touched_experts(model, batch) / max(model.num_experts, 1)
-    return whole + (every - whole + touched) / tp
+    return whole + (every - whole + experts * (1.0 - missed)) / tp
 
 
 def cache_bytes(model: ModelSpec, context: Number, width: float, tp: Number) -> Number:

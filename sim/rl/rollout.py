@@ -18,15 +18,15 @@ is to train, and both pools alternate; every batch more in flight lets them over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from math import gcd, inf, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
-from sim.errors import InfeasiblePlan, SpecError, require_positive
-from sim.rl.inference import RUNNING, Engine, Inference
+from sim.errors import InfeasiblePlan, SpecError
+from sim.rl.inference import Engine, Inference
 from sim.rl.samples import Samples
 from sim.specs import Scenario
 from sim.units import show
@@ -43,19 +43,12 @@ WORKSPACE_BYTES = 4e9
 class RolloutPool:
     """Replicas of an inference engine.
 
-    gpu : name of the accelerator.
     cache_bytes : of one GPU, for keys and values. [bytes]
-    most_running : sequences of a replica that decode at once, whatever memory allows.
     """
 
     engine: Engine
-    gpu: str
     replicas: int
     cache_bytes: float
-    most_running: int = RUNNING
-
-    def __post_init__(self) -> None:
-        require_positive(replicas=self.replicas, most_running=self.most_running)
 
     @property
     def num_gpus(self) -> int:
@@ -85,12 +78,9 @@ class RolloutPool:
            arXiv:2309.06180, section 4.
         """
         engine, prompt, lengths = self.engine, samples.prompt_tokens, samples.lengths
-        if together:
-            held = float((lengths.survival * engine.cache_bytes(prompt + lengths.middles)).max())
-        else:
-            weights = lengths.survival / lengths.survival.sum()
-            held = float((weights * engine.cache_bytes(prompt + lengths.middles)).sum())
-        return min(float(self.most_running), max(self.cache_bytes / held, 1.0)) if held else float(self.most_running)
+        alive = lengths.survival * engine.cache_bytes(prompt + lengths.middles)
+        held = float(alive.max() if together else alive.sum() / lengths.survival.sum())
+        return min(float(engine.how.most_running), max(self.cache_bytes / held, 1.0) if held else inf)
 
     def prefill_s(self, samples: Samples) -> float:
         """Reading the prompts of a step, each once for its group, on every replica its share.  [s]"""
@@ -99,43 +89,34 @@ class RolloutPool:
 
 def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, colocated: bool) -> RolloutPool:
     """A pool of `num_gpus` as replicas of `tp`."""
-    engine, gpu = Engine(scenario.model, tp, inference, scenario.cluster, scenario.profile), scenario.cluster.gpu
+    engine = Engine(scenario.model, tp, inference, scenario.cluster, scenario.profile)
     share = inference.memory_share or (SHARED_MEMORY_SHARE if colocated else MEMORY_SHARE)
-    free = share * gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
-    return RolloutPool(engine, gpu.name, num_gpus // tp, free, inference.most_running)
-
-
-def _degrees(scenario: Scenario, inference: Inference, num_gpus: int) -> Iterator[int]:
-    """Rollout tensor-parallel degrees that may be tried, those inside an NVLink domain first."""
-    if inference.tp is not None and num_gpus % inference.tp:
-        raise SpecError(
-            f"rollout tp {inference.tp} does not divide the {num_gpus} rollout GPUs; take "
-            f"{max(1, num_gpus // inference.tp) * inference.tp} GPUs, or another tp"
-        )
-    if inference.tp is not None:
-        yield inference.tp
-        return
-    powers = (1 << power for power in range(num_gpus.bit_length()))
-    yield from (tp for tp in powers if num_gpus % tp == 0 and scenario.model.num_heads % tp == 0)
+    free = share * scenario.cluster.gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
+    return RolloutPool(engine, num_gpus // tp, free)
 
 
 def pools_with_room(
     scenario: Scenario, samples: Samples, inference: Inference, num_gpus: int, colocated: bool
 ) -> list[RolloutPool]:
-    """Pools of every degree that has room; over more than a domain only where none inside one has."""
+    """Pools of every tensor-parallel degree that has room; over more than an NVLink domain only if none inside has."""
+    if inference.tp is not None and num_gpus % inference.tp:
+        raise SpecError(
+            f"rollout tp {inference.tp} does not divide the {num_gpus} rollout GPUs; take "
+            f"{max(1, num_gpus // inference.tp) * inference.tp} GPUs, or another tp"
+        )
+    powers, shared = (1 << power for power in range(num_gpus.bit_length())), gcd(num_gpus, scenario.model.num_heads)
+    degrees = [tp for tp in powers if shared % tp == 0] if inference.tp is None else [inference.tp]
     found: list[RolloutPool] = []
-    why = InfeasiblePlan("no rollout tp was tried")
-    for tp in _degrees(scenario, inference, num_gpus):
+    for tp in degrees:
         if found and tp > scenario.cluster.nvlink_domain_gpus:
             break
         pool = pool_of(scenario, inference, num_gpus, tp, colocated)
         try:
             pool.require_cache(samples)
             found.append(pool)
-        except InfeasiblePlan as error:
-            why = error
-    if not found:
-        raise why
+        except InfeasiblePlan:
+            if not found and tp == degrees[-1]:
+                raise
     return found
 
 
@@ -232,14 +213,6 @@ class Period:
     limit: str
 
 
-def alternating(
-    pool: RolloutPool, samples: Samples, training_s: float, sync_s: float = 0.0, reward_s: float = 0.0
-) -> Period:
-    """Depth 0: a batch is written to its last response, trained on, and its weights are handed over."""
-    parts = {"rollouts": _written_s(pool, samples, reward_s), "training": training_s, "weights": sync_s}
-    return Period(sum(parts.values()), parts["rollouts"], max(parts, key=lambda name: parts[name]))
-
-
 def period_of(
     pool: RolloutPool,
     samples: Samples,
@@ -248,21 +221,24 @@ def period_of(
     reward_s: float = 0.0,
     depth: float = 0.0,
 ) -> Period:
-    """Depth k: the longest cycle of two stages with k + 1 batches between them.
+    """The period of a loop in which samples may be `depth` versions behind.
 
     training_s : forward passes, gradients and updates on one batch. [s]
     sync_s : while rollouts take the new weights and write nothing; training waits too. [s]
     reward_s : from a response's last token to its reward. [s]
-    depth : versions by which samples may be behind; any number from 0.
+    depth : any number from 0.
 
-    Batch i begins when version i − k is there, and is trained on when it is written and batch i − 1 was trained on.
-    Such a system of maxima and sums goes round at its largest mean cycle [2]_. A batch takes G to its last response,
-    and k of them run at once: (G + W)/k. One version off policy, measured steps are as long as a batch to its last
-    response and the weights, also where these are exchanged under running responses (`flopcast_validation.rl_runs`).
+    At depth 0 a batch is written to its last response, trained on, and its weights are handed over. At depth k the
+    period is the longest cycle of two stages with k + 1 batches between them. Batch i begins when version i − k is
+    there, and is trained on when it is written and batch i − 1 was trained on. Such a system of maxima and sums goes
+    round at its largest mean cycle [2]_. A batch takes G to its last response, and k of them run at once: (G + W)/k.
+    One version off policy, measured steps are as long as a batch to its last response and the weights, also where these
+    are exchanged under running responses (`flopcast_validation.rl_runs`).
     """
+    written = batch_time(pool, samples) + samples.turns * samples.tool_s + reward_s
     if depth == 0:
-        return alternating(pool, samples, training_s, sync_s, reward_s)
-    written = _written_s(pool, samples, reward_s)
+        parts = {"rollouts": written, "training": training_s, "weights": sync_s}
+        return Period(sum(parts.values()), written, max(parts, key=lambda name: parts[name]))
     bounds = {
         "rollouts": steady_time(pool, samples) + sync_s,
         "training": training_s + sync_s,
@@ -270,8 +246,3 @@ def period_of(
     }
     limit = max(bounds, key=lambda name: bounds[name])
     return Period(bounds[limit], written, "weights" if sync_s > 0.5 * bounds[limit] else limit)
-
-
-def _written_s(pool: RolloutPool, samples: Samples, reward_s: float) -> float:
-    """Time from a batch's begin to the reward of its last response, with the wait for tools.  [s]"""
-    return batch_time(pool, samples) + samples.turns * samples.tool_s + reward_s

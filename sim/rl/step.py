@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError, require_positive
 from sim.rl.inference import Inference
-from sim.rl.rollout import Period, RolloutPool, alternating, period_of, pools_with_room, steady_time
+from sim.rl.rollout import Period, RolloutPool, period_of, pools_with_room, steady_time
 from sim.rl.samples import Samples
 from sim.rl.trainer import (
     PACKING,
@@ -50,7 +50,6 @@ class RlStep:
     sync_s: float
     switch_s: float = 0.0
     colocated: bool = False
-    notes: tuple[str, ...] = field(default=())
 
     def __repr__(self) -> str:
         """One line: the fields hold whole estimates."""
@@ -134,7 +133,7 @@ class RlStep:
             "num_gpus": self.num_gpus,
             "training_gpus": self.scenario.plan.num_gpus,
             "rollout_gpus": pool.num_gpus,
-            "rollout_gpu": pool.gpu,
+            "rollout_gpu": self.scenario.cluster.gpu.name,
             "rollout_tp": pool.engine.tp,
             "rollout_replicas": pool.replicas,
             "rollout_running": pool.running(samples, self.colocated or self.depth == 0),
@@ -173,7 +172,8 @@ class RlStep:
             "their lengths do not change as the policy learns",
             f"packed sequences are {PACKING:.0%} full; a reference model fits in memory too",
         )
-        return (*self.notes, *own)
+        waits = "the training job's weights and optimizer are in the host's memory while rollouts run"
+        return (waits, *own) if self.colocated else own
 
 
 DEPTHS = (0.0, 1.0, 2.0, 4.0, 8.0)
@@ -201,14 +201,10 @@ def split_step(
     It has the fastest tensor-parallel degree of rollouts, if `inference` names none.
     """
     require_positive(rollout_gpus=rollout_gpus)
-    trained, there = scenario.plan.num_gpus, scenario.cluster.num_gpus
-    if trained + rollout_gpus > there:
-        nodes = -(-(trained + rollout_gpus) // scenario.cluster.node.gpus_per_node)
-        raise SpecError(
-            f"{rollout_gpus:,} rollout GPUs and {trained:,} of the plan are more than the {there:,} of cluster "
-            f"{scenario.cluster.name!r}; take at most {max(there - trained, 0):,}, or set cluster.num_nodes to "
-            f"{nodes:,}"
-        )
+    trained = scenario.plan.num_gpus
+    _require_gpus(
+        scenario, f"{rollout_gpus:,} rollout GPUs and {trained:,} of the plan", trained + rollout_gpus, trained
+    )
     recipe = recipe or Recipe()
     return _split(scenario, samples, rollout_gpus, trainer_work(scenario, samples, recipe), inference or Inference())
 
@@ -234,12 +230,11 @@ def colocated_step(
     """
     work = trainer_work(scenario, samples, recipe or Recipe())
     switch = switch_time(scenario, work.answer)
-    notes = ("the training job's weights and optimizer are in the host's memory while rollouts run",)
 
     def step(pool: RolloutPool) -> RlStep:
         sync = reshard_time(scenario, pool)
-        period = alternating(pool, samples, work.seconds, sync + switch, work.recipe.reward_s)
-        return RlStep(scenario, samples, pool, work, 0.0, period, sync, switch, True, notes)
+        period = period_of(pool, samples, work.seconds, sync + switch, work.recipe.reward_s)
+        return RlStep(scenario, samples, pool, work, 0.0, period, sync, switch, colocated=True)
 
     gpus, how = scenario.plan.num_gpus, inference or Inference()
     return _best(map(step, pools_with_room(scenario, samples, how, gpus, colocated=True)))
@@ -257,17 +252,22 @@ def same_gpus_colocated(step: RlStep, inference: Inference | None = None) -> RlS
     return None
 
 
+def _require_gpus(scenario: Scenario, words: str, num_gpus: int, trained: int = 0) -> None:
+    """Refuse more GPUs than the cluster has, of which so many train."""
+    cluster = scenario.cluster
+    if num_gpus > cluster.num_gpus:
+        raise SpecError(
+            f"{words} are more than the {cluster.num_gpus:,} of cluster {cluster.name!r}; take at most "
+            f"{max(cluster.num_gpus - trained, 0):,}, or set cluster.num_nodes to "
+            f"{-(-num_gpus // cluster.node.gpus_per_node):,}"
+        )
+
+
 def _most_replicas(scenario: Scenario, num_gpus: int) -> int:
     """Replicas that leave at least one GPU for rollouts; refuse numbers of GPUs that leave none."""
     require_positive(gpus=num_gpus)
-    plan, cluster = scenario.plan, scenario.cluster
-    replica = plan.num_gpus // plan.dp
-    if num_gpus > cluster.num_gpus:
-        nodes = -(-num_gpus // cluster.node.gpus_per_node)
-        raise SpecError(
-            f"{num_gpus:,} GPUs are more than the {cluster.num_gpus:,} of cluster {cluster.name!r}; take at most as "
-            f"many, or set cluster.num_nodes to {nodes:,}"
-        )
+    replica = scenario.plan.num_gpus // scenario.plan.dp
+    _require_gpus(scenario, f"{num_gpus:,} GPUs", num_gpus)
     largest = (num_gpus - 1) // replica
     if largest < 1:
         raise SpecError(

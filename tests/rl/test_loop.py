@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InfeasiblePlan
-from sim.rl.rollout import alternating, batch_time, period_of, steady_time
+from sim.rl.rollout import batch_time, period_of, steady_time
 
 SLACK = 1.02
 """Cells of tokens and periods that do not quite repeat."""
@@ -45,7 +45,6 @@ def test_depth_0_is_the_sum_of_its_parts(make_pool, make_samples):
     pool, samples = make_pool(), make_samples()
     loop = {"training_s": 10.0, "sync_s": 1.0, "reward_s": 2.0}
     period = period_of(pool, samples, **loop)
-    assert period == alternating(pool, samples, **loop)
     assert period.seconds == pytest.approx(batch_time(pool, samples) + 2.0 + 10.0 + 1.0)
 
 
@@ -59,7 +58,7 @@ def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, 
     period = period_of(pool, samples, training, sync, depth=depth)
     assert period.seconds >= (training + sync) * (1 - 1e-9)
     assert period.seconds >= (steady_time(pool, samples) + sync) * (1 - 1e-9)
-    assert period.seconds <= alternating(pool, samples, training, sync).seconds * (1 + 1e-9)
+    assert period.seconds <= period_of(pool, samples, training, sync).seconds * (1 + 1e-9)
 
 
 @LAWS
