@@ -201,24 +201,18 @@ def split_step(
     It has the fastest tensor-parallel degree of rollouts, if `inference` names none.
     """
     require_positive(rollout_gpus=rollout_gpus)
-    trained = scenario.plan.num_gpus
-    _require_gpus(
-        scenario, f"{rollout_gpus:,} rollout GPUs and {trained:,} of the plan", trained + rollout_gpus, trained
-    )
-    recipe = recipe or Recipe()
-    return _split(scenario, samples, rollout_gpus, trainer_work(scenario, samples, recipe), inference or Inference())
-
-
-def _split(scenario: Scenario, samples: Samples, rollout_gpus: int, work: TrainerWork, inference: Inference) -> RlStep:
-    """The step of two pools whose training is known."""
-    recipe = work.recipe
+    recipe, trained = recipe or Recipe(), scenario.plan.num_gpus
+    words = f"{rollout_gpus:,} rollout GPUs and {trained:,} of the plan"
+    _require_gpus(scenario, words, trained + rollout_gpus, trained)
+    work = trainer_work(scenario, samples, recipe)
 
     def step(pool: RolloutPool) -> RlStep:
         sync = sync_time(scenario, pool)
         period = period_of(pool, samples, work.seconds, sync, recipe.reward_s, recipe.depth)
         return RlStep(scenario, samples, pool, work, recipe.depth, period, sync)
 
-    return _best(map(step, pools_with_room(scenario, samples, inference, rollout_gpus, colocated=False)))
+    pools = pools_with_room(scenario, samples, inference or Inference(), rollout_gpus, colocated=False)
+    return _best(map(step, pools))
 
 
 def colocated_step(
@@ -302,10 +296,9 @@ def best_split(
         if dp in found or rest < 1:
             return
         try:
-            trained = with_replicas(scenario, dp)
-            work = trainer_work(trained, samples, recipe or Recipe())
-            work.answer.require_fit()
-            found[dp] = _split(trained, samples, rest, work, inference or Inference())
+            step = split_step(with_replicas(scenario, dp), samples, rest, recipe, inference)
+            step.work.answer.require_fit()
+            found[dp] = step
         except FlopcastError as error:
             why.append(error)
 
