@@ -2,40 +2,22 @@
 
 import pytest
 
-from sim import load_scenario, schedule_names
+from sim import schedule_names
+from sim.canvas import new_figure
 from sim.errors import SpecError
 from sim.report.figures import save
-from sim.report.gantt import comparison_figure, gantt_figure, step_view
-from sim.report.gantt.chart import spans_of, transients
+from sim.report.gantt import comparison_figure, gantt_figure
 from sim.report.gantt.figure import draw_lanes, legend_handles
 from tests.rows import rows
-
-PLACES = 0.84 * 24 * 11.0
-
-
-def lanes(view):
-    """(panels, what was seen) of the lanes alone."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    spans = spans_of([view], PLACES)
-    figure, row = pyplot.subplots(1, len(spans), squeeze=False)
-    seen = draw_lanes(row[0], view, spans, 0.84 * 11.0, view.program.order.num_ranks / 3)
-    pyplot.close(figure)
-    return row[0], seen
 
 
 @rows("schedule", schedule_names())
 def test_every_action_is_a_bar_and_every_colour_is_named(view_of, schedule):
     view = view_of(schedule)
-    (panel,), seen = lanes(view)
-    order = view.program.order
-    bars = sum(len(shape.get_path().codes) // 5 for shape in panel.patches)
-    bars += sum(len(updates.get_paths()) for updates in panel.collections)
-    drawn = int((view.start < view.horizon).sum())
-    assert bars >= drawn
+    panel, order = new_figure(11.0, 4.0).subplots(), view.program.order
+    seen = draw_lanes(panel, view, (0.0, view.horizon), 0.84 * 11.0, order.num_ranks / 3)
+    (bars,) = panel.collections
+    assert len(bars.get_paths()) >= int((view.timeline.start < view.horizon).sum())
     labels = [handle.get_label() for handle in legend_handles([view], seen)]
     assert any(label.startswith("forward") for label in labels)
     assert labels[-1] == "idle"
@@ -54,26 +36,13 @@ def test_files_are_what_their_names_say(view_of, tmp_path):
     assert png.stat().st_size > 10_000
 
 
-def test_a_long_step_is_broken_in_its_steady_state(scenarios):
-    view = step_view(load_scenario(scenarios / "gpt-1t-3072-a100.yaml"))
-    (begin, head), (tail, end) = spans_of([view], PLACES)
-    fill, drain = transients(view)
-    assert (begin, end) == (0.0, view.horizon)
-    assert head >= fill
-    assert end - tail >= drain
-    assert head + end - tail < 0.8 * end
-    panels, _ = lanes(view)
-    assert [panel.get_xlim() for panel in panels] == [(begin, head), (tail, end)]
-    assert panels[0].texts[-1].get_text().endswith("left out")
-
-
 def test_a_stretch_is_shown_as_asked_and_one_that_is_none_refused(view_of):
     view = view_of()
-    assert spans_of([view], 200.0, (0.5, None)) == ((0.5, view.horizon),)
-    assert spans_of([view], 200.0, (None, 99.0)) == ((0.0, view.horizon),)
+    assert gantt_figure(view, between=(0.5, None)).axes[0].get_xlim() == (0.5, view.horizon)
+    assert gantt_figure(view, between=(None, 99.0)).axes[0].get_xlim() == (0.0, view.horizon)
     for between in ((0.4, 0.3), (11.0, None), (-1.0, 0.3), (0.2, 0.2), (float("nan"), 0.3)):
         with pytest.raises(SpecError, match="no stretch of what there is to show"):
-            spans_of([view], 200.0, between)
+            gantt_figure(view, between=between)
 
 
 @rows("width", [0.0, -3.0, 1e6, float("nan")])

@@ -1,7 +1,5 @@
 """What drawings show is what the engines said: idle shares, what follows the pipeline, memory, sends."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -37,28 +35,25 @@ def test_the_idle_shares_are_the_bubble(view_of, schedule, settings):
 def test_what_follows_fills_the_step_to_its_end(view_of, schedule, settings):
     view = view_of(schedule, *settings)
     last = np.zeros(view.program.order.num_ranks)
-    np.maximum.at(last, view.program.order.rank, view.end)
-    bars = view.on(ONCE)
+    np.maximum.at(last, view.program.order.rank, view.timeline.end)
+    bars, begun = view.bars(ONCE), view.timeline.begun_s
     for rank in range(len(last)):
-        mine = [
-            (each.begin[each.rank == rank][0], each.end[each.rank == rank][0]) for each in bars if rank in each.rank
-        ]
-        assert mine[0][0] >= last[rank] - 1e-9
-        assert all(begin >= end - 1e-9 for (_, end), (begin, _) in pairwise(mine))
-        assert mine[-1][1] <= view.begin[rank] + view.answer.step_time_s + 1e-9
-    ends = [(each.end - view.begin[each.rank]).max() for each in bars]
-    assert max(ends) == pytest.approx(view.answer.step_time_s, rel=1e-9)
+        begin, end = bars.begin[bars.rank == rank], bars.end[bars.rank == rank]
+        assert begin[0] >= last[rank] - 1e-9
+        assert (begin[1:] >= end[:-1] - 1e-9).all()
+        assert end[-1] <= begun[rank] + view.answer.step_time_s + 1e-9
+    assert (bars.end - begun[bars.rank]).max() == pytest.approx(view.answer.step_time_s, rel=1e-9)
 
 
 @rows("schedule", schedule_names())
 def test_actions_of_a_rank_do_not_overlap_and_sends_arrive_before_they_are_needed(view_of, schedule):
     view = view_of(schedule)
     same = np.diff(view.program.order.rank) == 0
-    assert (view.start[1:][same] >= view.end[:-1][same] - 1e-12).all()
-    assert (view.compute_end <= view.end + 1e-12).all()
+    assert (view.timeline.start[1:][same] >= view.timeline.end[:-1][same] - 1e-12).all()
+    assert (view.compute_end <= view.timeline.end + 1e-12).all()
     receiver, sender, begin, arrived = view.sends()
     assert len(receiver)
-    assert (view.start[receiver] >= arrived - 1e-9).all()
+    assert (view.timeline.start[receiver] >= arrived - 1e-9).all()
     assert (begin >= view.compute_end[sender] - 1e-9).all()
 
 

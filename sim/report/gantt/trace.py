@@ -21,7 +21,7 @@ from sim.arrays import Array
 from sim.engines import tasks
 from sim.files import write_file
 from sim.report.figures import LOOKS
-from sim.report.gantt.chart import Bars, StepView
+from sim.report.gantt.chart import StepView
 from sim.schedules.actions import F
 
 COMPUTE, VISITS, ONCE = 1, 2, 3
@@ -74,33 +74,24 @@ def _names(view: StepView) -> Iterator[Event]:
 
 def _tasks(view: StepView) -> Iterator[Event]:
     """Actions, and what is moved or updated beside and after them, each thread in the order of time."""
-    order, labels = view.program.order, view.labels()
-    rows: list[tuple[int, int, float, float, Event]] = []
-    for bars in view.computing:
-        assert bars.action is not None
-        for at, rank, begin, end in zip(bars.action.tolist(), *_columns(bars), strict=True):
-            about = {"kind": bars.what, "stage": int(order.stage[at]), "microbatch": int(order.microbatch[at])}
-            look = {"cname": _COLOUR[bars.what], "cat": LOOKS[bars.what].name, "name": f"{bars.what}{labels[at]}"}
-            rows.append((0, rank, begin, end, {**look, "tid": COMPUTE, "args": about}))
-    after, overlapped = view.on(tasks.ONCE), view.on(tasks.GRADIENTS)
-    threads = [(bars, COMPUTE if bars.what in ("update", "setup") else ONCE) for bars in after]
-    if overlapped:  # what of them is exposed is told with them
-        threads = [(bars, thread) for bars, thread in threads if bars.what != "reduce"]
-    threads += [(bars, VISITS) for bars in view.on(tasks.DATA)] + [(bars, ONCE) for bars in overlapped]
+    order, labels, bars = view.program.order, view.labels(), view.bars()
+    occupies = (bars.stream == tasks.COMPUTE) | np.isin(bars.what, ("update", "setup"))
+    thread = np.where(occupies, COMPUTE, np.where(bars.stream == tasks.DATA, VISITS, ONCE))
+    if (bars.stream == tasks.GRADIENTS).any():  # what of them is exposed is told with them
+        kept = ~((bars.stream == tasks.ONCE) & (bars.what == "reduce"))
+        bars, thread = bars.where(kept), thread[kept]
+    turn = np.lexsort((bars.end, bars.begin, bars.rank, thread, bars.action < 0))  # actions first
+    begin, end = _us(bars.begin[turn]).tolist(), _us(bars.end[turn]).tolist()
+    columns = (thread[turn], bars.what[turn], bars.rank[turn], bars.action[turn])
     exposed = view.timeline.exposed_reduce_s.tolist()
-    for bars, thread in threads:
-        for rank, begin, end in zip(*_columns(bars), strict=True):
-            about = {"exposed_s": exposed[rank]} if thread == ONCE and bars.what == "reduce" else {}
-            look = {"cat": THREADS[thread], "name": LOOKS[bars.what].name}
-            rows.append((thread, rank, begin, end, {**look, "tid": thread, "args": about}))
-    for _, rank, begin, end, event in sorted(rows, key=lambda row: row[:4]):  # actions first
-        where = {"pid": rank, "tid": APART * rank + event["tid"]}
-        yield {"ph": "X", **event, **where, "ts": begin, "dur": round(end - begin, 3)}
-
-
-def _columns(bars: Bars) -> tuple[list[int], list[float], list[float]]:
-    """Ranks, and begins and ends in microseconds."""
-    return bars.rank.tolist(), _us(bars.begin).tolist(), _us(bars.end).tolist()
+    for track, what, rank, at, since, until in zip(*(each.tolist() for each in columns), begin, end, strict=True):
+        look: Event = {"cat": THREADS[track], "name": LOOKS[what].name}
+        about: Event = {"exposed_s": exposed[rank]} if track == ONCE and what == "reduce" else {}
+        if at >= 0:
+            look = {"cname": _COLOUR[what], "cat": LOOKS[what].name, "name": f"{what}{labels[at]}"}
+            about = {"kind": what, "stage": int(order.stage[at]), "microbatch": int(order.microbatch[at])}
+        where = {"pid": rank, "tid": APART * rank + track}
+        yield {"ph": "X", **look, **where, "args": about, "ts": since, "dur": round(until - since, 3)}
 
 
 def _sends(view: StepView) -> Iterator[Event]:
@@ -108,7 +99,8 @@ def _sends(view: StepView) -> Iterator[Event]:
     order = view.program.order
     receiver, sender, begin, end = view.sends()
     what = np.where(order.kind[sender] == F, "activations", "gradient")
-    columns = [_us(begin), _us(end), _us(view.start[sender]), _us(view.start[receiver])]
+    start = view.timeline.start
+    columns = [_us(begin), _us(end), _us(start[sender]), _us(start[receiver])]
     columns += [order.rank[sender], order.rank[receiver], order.microbatch[sender], order.stage[sender], what]
     rows = zip(*map(np.ndarray.tolist, columns), strict=True)
     for number, (at, until, sent, needed, here, there, microbatch, stage, name) in enumerate(rows):

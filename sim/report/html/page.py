@@ -102,7 +102,7 @@ def _timeline(answer: Estimate) -> tuple[str, str]:
         figure = gantt_figure(step_view(answer.scenario, answer.engine, answer))
     except FlopcastError as error:
         return "", str(error)
-    note = "What each pipeline rank of one replica does, and the activations that it keeps. What is left out repeats."
+    note = "What each pipeline rank of one replica does, and the activations that it keeps."
     return embedded(figure), note
 
 
