@@ -49,9 +49,7 @@ class ValidationReport:
         return figure
 
     def _repr_html_(self) -> str:
-        from sim.report.html.page import render
-
-        return render("validation.html", tables=self.tables, mean=self.mean_error)
+        return str(self.to_frame().to_html(index=False))
 
 
 def validation_report(profile: str | None = None) -> ValidationReport:

@@ -40,14 +40,6 @@ LOOKS = {
     "idle": Look("idle", "·", "#EFEFEF"),
 }
 """Kinds of actions, a send that keeps its rank, what follows a rank's last action, and nothing."""
-THEMES = {
-    "light": {"paper": "#ffffff", "ink": "#1b1f24", "wrong": "#a83c00", "accent": "#005a9c"},
-    "dark": {"paper": "#15181c", "ink": "#e4e7eb", "wrong": "#ff9a62", "accent": "#7cc4ff"},
-    "print": {"paper": "#ffffff", "ink": "#000000", "wrong": "#000000", "accent": "#000000"},
-}
-"""Colours of a page: background, text, warnings, and controls or what has the focus."""
-DIM = 0.68
-"""How opaque text is that matters less."""
 PALEST = 0.62
 """How much white the palest shade of a colour holds."""
 

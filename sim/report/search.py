@@ -30,7 +30,7 @@ WIDE = 112
 """Columns of a terminal that also has room for what each plan loses to the first."""
 
 
-def search_view(result: SearchResult, own: Text | None = None, width: int = 80, verbose: bool = False) -> Group:
+def search_view(result: SearchResult, own: Text | None, width: int, verbose: bool = False) -> Group:
     """What was searched, then the best plans; what they share stands above the table, what is said of the own below."""
     said: list[RenderableType] = [Text(line, style="dim") for line in say.layout_lines(result)]
     said += map(Text, _at_risk(result))

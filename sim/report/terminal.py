@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
@@ -36,9 +36,9 @@ class _Console(Console):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
-def console() -> Console:
+def console(**options: Any) -> Console:
     """Where answers are printed: plain when it is not a terminal."""
-    return _Console(highlight=False, soft_wrap=False)
+    return _Console(highlight=False, soft_wrap=False, **options)
 
 
 def indented(block: RenderableType) -> Padding:

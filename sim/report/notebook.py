@@ -1,8 +1,9 @@
-"""How answers show themselves in Jupyter: a small page each, readable on light and dark, and a figure."""
+"""How answers show themselves in Jupyter: as in a terminal, and as a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,10 @@ from sim.canvas import new_figure
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
 from sim.report.facts import GROUPS, falls_of
-from sim.report.html.page import answer_data, render
-from sim.report.plans import plan_table
+from sim.report.search import search_view
 from sim.report.search_figures import draw_pareto, draw_sweep
-from sim.search import SearchResult
+from sim.report.text import estimate_view, opening
 from sim.units import show, show_time
-
-
-def estimate_html(answer: Estimate) -> str:
-    """Headline, the way from peak to what is achieved; memory and assumptions folded away."""
-    return render("estimate.html", **answer_data(answer))
 
 
 def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float = 9.0) -> Any:
@@ -63,26 +58,15 @@ def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float =
     return figure
 
 
-def search_html(result: SearchResult) -> str:
-    """The best plans."""
-    limit = show(result.memory_limit_bytes, "B")
-    note = (
-        f"best plans by {result.objective.replace('_', ' ')}; {result.plans_feasible:,} of {result.plans_priced:,} "
-        f"plans fit in {limit} per GPU"
-    )
-    return render(
-        "search.html",
-        name=result.space.scenario.name,
-        model=result.space.scenario.model.name,
-        note=note,
-        plans=plan_table(result),
-        assumptions=result.assumptions,
-    )
+def _terminal(*parts: Any) -> str:
+    from sim.report.page import as_html
+
+    return as_html(parts)
 
 
 VIEWS: Mapping[str, tuple[Callable[[Any], str], Callable[..., Any]]] = {
-    "Estimate": (estimate_html, estimate_figure),
-    "SearchResult": (search_html, draw_pareto),
+    "Estimate": (lambda answer: _terminal(opening(answer), partial(estimate_view, answer)), estimate_figure),
+    "SearchResult": (lambda result: _terminal(partial(search_view, result, None)), draw_pareto),
     "Sweep": (lambda swept: str(swept.to_frame().to_html(index=False)), draw_sweep),
 }
 """What makes an answer's self-contained HTML, and what draws it with options, by the name of the answer's type."""
