@@ -7,7 +7,6 @@ reader has gone.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -24,9 +23,6 @@ from sim.errors import SpecError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-NARROW = 60
-"""Columns below which help comes without frames, which would cut words off."""
 
 
 class Verb(NamedTuple):
@@ -166,12 +162,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; explain mistakes in one message and an exit code, never in a traceback."""
-    narrow: dict[str, Any] = {}
-    columns = shutil.get_terminal_size().columns
-    if columns < NARROW:
-        app.rich_markup_mode, narrow = None, {"terminal_width": columns}
-    code = run_to_the_end(partial(app, prog_name="flopcast", **narrow))
-    if code:
+    if code := run_to_the_end(partial(app, prog_name="flopcast")):
         sys.exit(code)
 
 

@@ -196,7 +196,7 @@ def check(
     made = f"flopcast import {shlex.quote(str(log))} --cluster {cluster} -o {name}" if scenario is None else ""
     about = {"source": logged.source, "notes": logged.notes, "next": [each for each in (made, anchor) if each]}
     view = partial(check_view, found, logged, f"flopcast estimate {name}{own}", made, anchor)
-    return Answer(lambda: {**found.to_dict(), **about}, lambda: [view])
+    return Answer(lambda: {**found.to_dict(), **about}, view)
 
 
 def _unused(stem: str) -> str:

@@ -48,8 +48,6 @@ def import_config(
     arg VALUE : An argument of a script, the first for $1; may be repeated.
     env NAME=VALUE : A variable of a script's environment; may be repeated.
     """
-    from sim.report.presets import imported_view
-
     given = Given(gpus, cluster, model, recipe, args=tuple(arg), env=dict(map(_variable, env)))
     imported = import_file(file, given, kind=kind, overrides=overrides)
     ledger = imported.ledger
@@ -64,9 +62,7 @@ def import_config(
     if output is None:
         return Answer(lambda: data, lambda: [imported.to_yaml().rstrip("\n")])
     words = f"\nThe scenario is in {output}; next: flopcast estimate {output}"
-    return Answer(
-        lambda: data, lambda: [partial(imported_view, imported)], after=partial(_write, output, imported.to_yaml, words)
-    )
+    return Answer(lambda: data, imported.account_lines, after=partial(_write, output, imported.to_yaml, words))
 
 
 def _write(output: Path, text: Any, words: str) -> Iterator[str]:
@@ -90,14 +86,11 @@ def export(scenario: Path, *, to: str, output: Path | None = None, overrides: Se
 
     to FRAMEWORK : megatron-lm, megatron-bridge, torchtitan or deepspeed.
     """
-    from sim.report.presets import exported_view
-
     exported = export_scenario(load_scenario(scenario, overrides), to)
     if output is None:
         return Answer(exported.to_dict, partial(_text, exported))
     words = f"\n{exported.account.title}'s file is {output}"
-    view = partial(exported_view, exported)
-    return Answer(exported.to_dict, lambda: [view], after=partial(_write, output, exported.with_account, words))
+    return Answer(exported.to_dict, exported.account_lines, after=partial(_write, output, exported.with_account, words))
 
 
 def _text(exported: Exported) -> Iterator[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
+from collections.abc import Iterator
 from math import log
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from sim.assumptions import third_parties
@@ -21,27 +20,24 @@ _UNEXPLAINED = log(1.1)
 """What the best cause may leave, as a logarithm, and still be said to explain the run."""
 
 
-def check_view(found: Check, logged: LoggedSteps, command: str, made: str, anchor: str, width: int) -> Group:
+def check_view(found: Check, logged: LoggedSteps, command: str, made: str, anchor: str) -> Iterator[RenderableType]:
     """The verdict, what was measured, what to look at first, and where the measurement can go.
 
-    command estimates the scenario, to which changes are added; `made` makes its file of the log, where there is none;
-    `anchor` draws a profile to the run.
+    Commands are texts, which a terminal does not cut: command estimates the scenario, to which changes are added;
+    `made` makes its file of the log, where there is none; `anchor` draws a profile to the run.
     """
-    blocks: list[RenderableType] = [
-        Text(verdict_words(found), style="bold"),
-        "",
-        indented(_facts(found, logged.source)),
-    ]
+    yield Group(Text(verdict_words(found), style="bold"), "", indented(_facts(found, logged.source)), "")
     if made:
-        blocks += ["", title("The log has the arguments of the run. This line writes them as a scenario:")]
-        blocks += [_shell_lines(made, 2, width)]
+        yield title("The log has the arguments of the run. This line writes them as a scenario:")
+        yield f"  {made}\n"
     if found.verdict != "normal":
-        blocks += ["", *_causes(found, command, width)]
+        yield from _causes(found, command)
+        yield ""
     condition = "" if found.verdict == "normal" else ", if nothing is wrong"
-    blocks += ["", title(f"Next{condition}: fit a profile to your run, for all further estimates.")]
-    blocks += [_shell_lines(anchor, 2, width)]
+    yield title(f"Next{condition}: fit a profile to your run, for all further estimates.")
+    yield f"  {anchor}"
     notes = (found.answer.interval_basis, *third_parties(found.answer.scenario), *logged.notes)
-    return Group(*blocks, *assumptions(notes))
+    yield Group(*assumptions(notes))
 
 
 def verdict_words(found: Check) -> str:
@@ -84,13 +80,13 @@ def _facts(found: Check, source: str) -> RenderableType:
     return facts_table(rows)
 
 
-def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
+def _causes(found: Check, command: str) -> Iterator[RenderableType]:
     if not found.causes:
-        return [Text("No single change of the scenario explains it. First check its model, tokens and GPUs.")]
+        yield Text("No single change of the scenario explains it. First check its model, tokens and GPUs.")
+        return
     ratio = found.measured.seconds / found.answer.step_time_s
     chance = f"  (each changes one thing in the scenario; nothing is wrong: {found.as_stated:.0%} likely)"
-    heading = title("What to look at first", chance, "not bold dim")
-    blocks: list[RenderableType] = [heading]
+    yield title("What to look at first", chance, "not bold dim")
     for number, each in enumerate(found.causes, start=1):
         explained, step_s = found.explained(each), show_time(each.step_times_s[0])
         share = "more than the difference" if explained > 1.2 else f"{min(explained, 1):.0%} of the difference"
@@ -98,24 +94,9 @@ def _causes(found: Check, command: str, width: int) -> list[RenderableType]:
         if not each.changes:
             said = f"fast steps of the log take {step_s}, so stalls explain {share}"
         words = f"{said} ({each.probability:.0%} likely). Look at: {each.look}."
-        head = title(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", words)
-        blocks.append(Padding(head, (0, 0, 0, 2)))
+        yield indented(title(f"{number}. {each.name[0].upper()}{each.name[1:]}: ", words))
         if each.changes:
-            line = " ".join((command, *(f"-s {shlex.quote(change)}" for change in each.changes)))
-            blocks.append(_shell_lines(line, 5, width))
+            yield " ".join((f"     {command}", *(f"-s {shlex.quote(change)}" for change in each.changes)))
     if all(abs(found.explained(each) - 1.0) * abs(log(ratio)) > _UNEXPLAINED for each in found.causes):
         words = "None of them alone gives the measured time. Several may be at work, or the run is another than stated."
-        blocks.append(Padding(words, (0, 0, 0, 2)))
-    return blocks
-
-
-def _shell_lines(command: str, indent: int, width: int) -> Text:
-    """A command in lines of a width, which a shell takes as they are: nothing follows a backslash."""
-    lines = [" " * indent]
-    for words in re.findall(r"(?:--?[\w-]+ )?(?:'[^']*'|[^\s'])+", command):
-        if lines[-1].strip() and len(lines[-1]) + len(words) + 3 > width:
-            lines[-1] += "\\"
-            lines.append(" " * (indent + 2))
-        lines[-1] += f"{words} "
-    lines[-1] = lines[-1].rstrip()
-    return Text("\n".join(lines), style="dim", no_wrap=True, overflow="ignore")
+        yield indented(Text(words))

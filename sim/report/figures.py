@@ -5,7 +5,7 @@ The colours are Okabe and Ito's, which colour-blind readers tell apart; brown re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,22 +103,6 @@ def label_panel(panel: Any, title: str, x: str, y: str, **limits: Any) -> None:
     panel.set_title(title, fontsize=10)
     if panel.get_legend_handles_labels()[0]:
         panel.legend(frameon=False, fontsize=8)
-
-
-def stacked_bars(
-    panel: Any, rows: Mapping[str, Mapping[str, float]], colours: Mapping[str, str], height: float = 0.65
-) -> None:
-    """Bars from the left, the first on top, each of parts in a row; a part is named once for the legend."""
-    named: set[str] = set()
-    for place, parts in enumerate(rows.values()):
-        start = 0.0
-        for name, amount in parts.items():
-            label = "" if name in named or not amount else name
-            panel.barh(place, amount, left=start, color=colours[name], label=label, height=height)
-            named |= {label}
-            start += amount
-    panel.set_yticks(range(len(rows)), list(rows))
-    panel.invert_yaxis()
 
 
 def plain_axis(axis: Any) -> None:

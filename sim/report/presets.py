@@ -1,16 +1,13 @@
-"""A preset's values with their sources, what a framework comes to, and accounts of imports and exports."""
+"""A preset's values with their sources, and what a framework comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.foreign.exporters import Exported
-from sim.foreign.importers import KINDS, Imported, LedgerEntry
-from sim.foreign.importers.ledger import HEADINGS, entry_lines
 from sim.report.terminal import indented, title
 from sim.specs import GpuSpec, presets
 from sim.specs.base import file_name, unit_of
@@ -18,8 +15,8 @@ from sim.specs.framework_plans import plan_rules
 from sim.specs.frameworks import ResolvedStack, layouts_of, resolve_stack, rules_of
 from sim.specs.presets import preset_source, raw_preset, source_rows
 from sim.specs.stack import StackSpec
-from sim.table import Table, columns_table, rows_table
-from sim.units import show, show_bare, show_time, value_words
+from sim.table import Table, rows_table
+from sim.units import show, show_time, value_words
 
 Row = tuple[str, Any, str]
 """Field, value, source."""
@@ -121,56 +118,3 @@ def _table(rows: Iterable[Row], name: str, heads: tuple[str, ...] = HEADS) -> Ta
     for field, value, source in rows:
         table.add_row(field, value_words(value), source)
     return table
-
-
-def imported_view(imported: Imported, width: int) -> Group:
-    """How much of the file was read, and the parts of the account; what was left out is together by reason."""
-    ledger = imported.ledger
-    parts: list[Any] = [title(f"{imported.source}: {KINDS[imported.kind]}"), Text(f"{ledger.confidence}.")]
-    for part, heading in HEADINGS.items():
-        parts += _part(heading, getattr(ledger, part), None if part in ("read", "defaulted") else width)
-    return Group(*parts)
-
-
-def exported_view(exported: Exported, width: int) -> Group:
-    """Four lists; what was left out and what is to be given is together by reason."""
-    account = exported.account
-    return Group(
-        title(f"{account.scenario.name} for {account.title}"),
-        *_part("Written", account.written, gap=1),
-        *_part(f"{account.title} decides itself", account.decided),
-        *_part("Left out", account.unsaid, width),
-        *_part("To be given", account.yours, width, names_first=True),
-    )
-
-
-def _part(
-    heading: str, entries: Sequence[LedgerEntry], width: int | None = None, names_first: bool = False, gap: int = 2
-) -> list[Any]:
-    """Entries below their heading: as a table of names, values and notes, or, given a width, together by reason."""
-    if not entries:
-        return []
-    entries = [entry._replace(value=_as_written(entry.name, entry.value)) for entry in entries]
-    body: Any
-    if width is not None:
-        lines = entry_lines(entries, by_note=True, names_first=names_first, width=max(30, width - 4))
-        body = Text("\n".join(lines), style="dim")
-    else:
-        rows = [tuple(map(Text, (entry.name, entry.value, entry.note))) for entry in entries]
-        body = columns_table(dict(zip(("name", "value", "note"), zip(*rows, strict=True), strict=True)), gap=gap)
-        body.show_header = False
-        note = body.columns[2]
-        note.style, note.justify, note.no_wrap, note.overflow = "dim", "left", False, "fold"
-    return ["", title(heading), indented(body)]
-
-
-def _as_written(name: str, value: str) -> str:
-    """A number as people write it: 128,256, or 50 µs if its name says seconds; any other value as it is."""
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    unit = unit_of(name.rpartition(".")[2])
-    if unit:
-        return show_bare(number, unit)
-    return f"{int(value):,}" if value.isdecimal() and len(value) > 4 else value

@@ -144,16 +144,18 @@ class Imported:
         """
         return build_scenario(self.data, where=self.source)
 
-    def to_yaml(self) -> str:
-        """A scenario file; what was read, filled in and left out stands in it as comments."""
-        lines = [f"# From {short(self.source)}, a {KINDS[self.kind]}."]
-        lines += [f"# {self.ledger.confidence}."]
+    def account_lines(self) -> list[str]:
+        """What was read, filled in and left out, in words."""
+        lines = [f"From {short(self.source)}, a {KINDS[self.kind]}.", f"{self.ledger.confidence}."]
         for part, heading in HEADINGS.items():
             entries = getattr(self.ledger, part)
-            lines += [f"# {heading}:"] if entries else []
-            lines += [f"#   {line}" for line in entry_lines(entries, by_note=part in ("unpriced", "immaterial"))]
-        body = dump_yaml(self.data)
-        return "\n".join(lines) + "\n" + body
+            lines += [f"{heading}:"] if entries else []
+            lines += [f"  {line}" for line in entry_lines(entries, by_note=part in ("unpriced", "immaterial"))]
+        return lines
+
+    def to_yaml(self) -> str:
+        """A scenario file; what was read, filled in and left out stands in it as comments."""
+        return "".join(f"# {line}\n" for line in self.account_lines()) + dump_yaml(self.data)
 
 
 def import_file(
