@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from rich.text import Text
+
 from sim.estimate import Estimate
 from sim.report.facts import layout_legend, plan_words
-from sim.report.terminal import grouped
+from sim.report.terminal import grouped, shared_line
 from sim.search import SearchResult
 from sim.search.candidate import shown
 from sim.search.explain import loss_of, losses_by_cause
@@ -96,9 +98,16 @@ def shared_words(plans: Sequence[ParallelPlan], names: Iterable[str]) -> list[st
     return [f"{COLUMNS[name]} {field(plans[0], name)}" for name in names if name not in differ and tells(plans, name)]
 
 
-def shared_gpus(plans: Sequence[ParallelPlan]) -> list[str]:
-    """How many GPUs all plans have, if they have as many."""
-    return [] if differing(plans, ["num_gpus"]) else [gpus(plans[0].num_gpus)]
+def shared_fields(plans: Sequence[ParallelPlan], model: ModelSpec) -> Text:
+    """The line above a table of plans: what all of them have, their GPUs too."""
+    gpus_of_all = [] if differing(plans, ["num_gpus"]) else [gpus(plans[0].num_gpus)]
+    return shared_line([*shared_words(plans, fields_for(model)), *gpus_of_all])
+
+
+def field_columns(plans: Sequence[ParallelPlan], names: Iterable[str]) -> dict[str, list[str]]:
+    """Columns of the fields among `names` in which plans differ; modules that run again stand below each other."""
+    differ = differing(plans, names)
+    return {heading(name): [field(plan, name).replace("+", "\n") for plan in plans] for name in differ}
 
 
 def plan_line(answer: Estimate, other: Estimate | None = None) -> str:
@@ -130,31 +139,6 @@ def short_words(plan: ParallelPlan, names: Iterable[str]) -> list[str]:
         else:
             words.append(f"{SHORT.get(name, COLUMNS.get(name, name))} {value}".strip())
     return words
-
-
-class PlanTable(NamedTuple):
-    """The best plans of a search: what all have, columns of fields in which they differ, and of what each takes."""
-
-    shared: list[str]
-    gpus: list[str]
-    fields: Mapping[str, list[str]]
-    answers: Mapping[str, list[str]]
-
-
-def plan_table(result: SearchResult) -> PlanTable:
-    """The table of the best plans, for a terminal and for pages."""
-    plans = [each.scenario.plan for each in result.best]
-    names = fields_for(result.space.scenario.model)
-    first = result.best[0].worth(result.objective)
-    losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
-    dealt = ["uneven" if plan.pipeline_layout else "even" for plan in plans]
-    return PlanTable(
-        shared=shared_words(plans, names),
-        gpus=shared_gpus(plans),
-        fields={name: [field(plan, name) for plan in plans] for name in differing(plans, ("num_gpus", *names))}
-        | ({"pipeline_layout": dealt} if len({*dealt}) > 1 else {}),
-        answers=answer_columns(result.objective, [each.answer for each in result.best], losses),
-    )
 
 
 def layout_lines(result: SearchResult) -> list[str]:

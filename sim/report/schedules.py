@@ -19,7 +19,7 @@ from sim.schedules.passes import weight_versions
 from sim.schedules.registry import is_file
 from sim.specs import Scenario
 from sim.table import columns_table
-from sim.traffic.exchanges import StepBytes, step_traffic
+from sim.traffic.exchanges import step_traffic
 from sim.units import show, show_time
 
 SLICES, CHUNKS = 4, 2
@@ -28,57 +28,33 @@ MOST_PLAYED = 500_000
 """Actions that a comparison plays event by event: some five seconds' worth."""
 
 
+NETWORKS = ("pipeline", "tensor", "data")
+"""Kinds of traffic that are told apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A schedule's answer.
 
     changes : fields of the plan that were set for it.
-    weight_versions : most versions of its weights that a rank keeps.
-    weight_copies : models that the ranks hold.
-    staleness : updates by which the latest gradient is late.
-    traffic : what the average GPU sends in a step.
-    exposed_s : communication that lengthens the step, of the average GPU. [s]
+    facts : numbers of the answer by the keys of docs/schedules.md: times, memory, versions of the weights that a rank
+        keeps at most, models that the ranks hold, updates by which the latest gradient is late, what the average GPU
+        sends in a step, and communication that lengthens it.
     """
 
     answer: Estimate
     changes: dict[str, Any]
-    weight_versions: int
-    weight_copies: int
-    staleness: int
-    traffic: StepBytes
-    exposed_s: float
+    facts: dict[str, Any]
 
     @property
     def name(self) -> str:
         """The schedule's name."""
         return self.answer.scenario.plan.schedule
 
-    @property
-    def peak_activations_bytes(self) -> float:
-        """Activations on the rank that keeps most. [bytes]"""
-        return float(max(use.activations for use in self.answer.memory))
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys, for JSON; the keys are in docs/schedules.md."""
-        answer = self.answer
-        return {
-            "schedule": self.name,
-            "set": {"plan.schedule": self.name} | {f"plan.{name}": value for name, value in self.changes.items()},
-            "step_time_s": answer.step_time_s,
-            "bubble_fraction": answer.bubble_fraction,
-            "peak_activations_bytes": self.peak_activations_bytes,
-            "memory_bytes": answer.largest.total,
-            "fits": answer.fits,
-            "weight_versions": self.weight_versions,
-            "weight_copies": self.weight_copies,
-            "staleness": self.staleness,
-            **{f"{name}_bytes": getattr(self.traffic, name) for name in NETWORKS},
-            "exposed_communication_s": self.exposed_s,
-        }
-
-
-NETWORKS = ("pipeline", "tensor", "data")
-"""Kinds of traffic that are told apart."""
+        """Plain data with stable keys, for JSON."""
+        changed = {f"plan.{name}": value for name, value in self.changes.items()}
+        return {"schedule": self.name, "set": {"plan.schedule": self.name} | changed, **self.facts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,31 +139,43 @@ def _row(scenario: Scenario, name: str, engine: str) -> Row:
     versions, late = weight_versions(order)
     sends = float(order.weight[order.abroad(order.needs) >= 0].sum())
     traffic = step_traffic(answer.scenario, sends, copies=order.copies, updates=answer.timeline.updates)
-    exposed = sum(answer.breakdown.seconds[cause] for cause in COMMUNICATION)
-    return Row(answer, changes, int(versions.max()), order.copies, int(late.max()), traffic, exposed)
+    facts = {
+        "step_time_s": answer.step_time_s,
+        "bubble_fraction": answer.bubble_fraction,
+        "peak_activations_bytes": float(max(use.activations for use in answer.memory)),
+        "memory_bytes": answer.largest.total,
+        "fits": answer.fits,
+        "weight_versions": int(versions.max()),
+        "weight_copies": order.copies,
+        "staleness": int(late.max()),
+        **{f"{name}_bytes": getattr(traffic, name) for name in NETWORKS},
+        "exposed_communication_s": sum(answer.breakdown.seconds[cause] for cause in COMMUNICATION),
+    }
+    return Row(answer, changes, facts)
 
 
 def comparison_view(comparison: Comparison) -> Group:
     """The comparison as tables: time and memory, communication, what was left out and why."""
     rows, fastest = comparison.rows, comparison.rows[0].answer
-    names, plan = {"schedule": [row.name for row in rows]}, fastest.scenario.plan
+    facts, plan = [row.facts for row in rows], fastest.scenario.plan
     recompute = f" · recompute {plan.recompute}" if plan.recompute != "none" else ""
     asked = title(fastest.scenario.name, f"  {question_words(fastest)}")
     asked.append(f"\n{plan_degrees(plan)} · {microbatch_words(fastest)}{recompute}", style="dim")
-    memory = [(show(row.answer.largest.total, "B"), row.answer.fits) for row in rows]
+    memory = [(show(each["memory_bytes"], "B"), each["fits"]) for each in facts]
+    names = {"schedule": [row.name for row in rows]}
     times: dict[str, Sequence[str | Text]] = {
         **names,
-        "step": [show_time(row.answer.step_time_s) for row in rows],
-        "slower": ["", *(f"{row.answer.step_time_s / fastest.step_time_s - 1:+.1%}" for row in rows[1:])],
-        "bubble": [f"{row.answer.bubble_fraction:.1%}" for row in rows],
-        "activ.": [show(row.peak_activations_bytes, "B") for row in rows],
+        "step": [show_time(each["step_time_s"]) for each in facts],
+        "slower": ["", *(f"{each['step_time_s'] / fastest.step_time_s - 1:+.1%}" for each in facts[1:])],
+        "bubble": [f"{each['bubble_fraction']:.1%}" for each in facts],
+        "activ.": [show(each["peak_activations_bytes"], "B") for each in facts],
         "memory": [Text(amount) if fits else Text(f"{amount} !", style="bold red") for amount, fits in memory],
-        "weights": [f"{row.weight_copies * row.weight_versions}×" for row in rows],
-        "late": [str(row.staleness) for row in rows],
+        "weights": [f"{each['weight_copies'] * each['weight_versions']}×" for each in facts],
+        "late": [str(each["staleness"]) for each in facts],
     }
-    moved = names | {network: [show(getattr(row.traffic, network), "B") for row in rows] for network in NETWORKS}
-    moved["exposed"] = [show_time(row.exposed_s) for row in rows]
-    fits = all(row.answer.fits for row in rows)
+    moved = names | {network: [show(each[f"{network}_bytes"], "B") for each in facts] for network in NETWORKS}
+    moved["exposed"] = [show_time(each["exposed_communication_s"]) for each in facts]
+    fits = all(each["fits"] for each in facts)
     full = "" if fits else f"; ! does not fit in {show(fastest.memory_available_bytes, 'B')}"
     late = "weights: versions and copies of the weights that a rank keeps; late: updates by which gradients come late"
     parts: list[RenderableType] = [asked, "", indented(columns_table(times))]

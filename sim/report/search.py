@@ -61,13 +61,15 @@ def _heading(result: SearchResult) -> Text:
 
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     """What the best plans share, and the table of what they do not, as wide as there is room."""
-    plans = say.plan_table(result)
-    answers = [each.answer for each in result.best]
+    plans, answers = [each.scenario.plan for each in result.best], [each.answer for each in result.best]
+    model, first = result.space.scenario.model, result.best[0].worth(result.objective)
+    losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
+    layers = ["uneven" if plan.pipeline_layout else "even" for plan in plans]
     shown: dict[str, Sequence[str]] = {
         "": [str(number) for number in range(1, len(answers) + 1)],
-        # Modules that run again stand below each other.
-        **{say.heading(name): [text.replace("+", "\n") for text in cells] for name, cells in plans.fields.items()},
-        **plans.answers,
+        **say.field_columns(plans, ("num_gpus", *say.fields_for(model))),
+        **({"layers": layers} if len({*layers}) > 1 else {}),
+        **say.answer_columns(result.objective, answers, losses),
     }
     if (risk := result.risk) is not None:
         shown[f"{100 * risk.probability:.3g}% below"] = [
@@ -79,7 +81,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
         shown[causes] = [say.largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
     table = columns_table(shown, left=[causes], gap=1, wrap=[causes])
     table.columns[0].style = "dim"
-    return shared_line([*plans.shared, *plans.gpus]), table
+    return say.shared_fields(plans, model), table
 
 
 def _at_risk(result: SearchResult) -> list[str]:
@@ -111,7 +113,7 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
     # Evenly over the front where it is longer than a screen.
     shown = front[np.unique(np.linspace(0, len(front) - 1, min(most, len(front))).round().astype(int))]
     plans, priced = [result.scenario_at(place).plan for place in shown.tolist()], result.prices.take(shown)
-    names = say.fields_for(result.space.scenario.model)
+    model = result.space.scenario.model
     steps, cost = say.run_cost(result.space.scenario)
     columns = {
         "GPUs": [f"{plan.num_gpus:,}" for plan in plans],
@@ -121,14 +123,14 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
             significant(seconds * steps * plan.num_gpus)
             for seconds, plan in zip(priced.step_time_s.tolist(), plans, strict=True)
         ],
-        **{say.heading(name): [say.field(plan, name) for plan in plans] for name in say.differing(plans, names)},
+        **say.field_columns(plans, say.fields_for(model)),
     }
     note = (
         f"  ({len(shown)} of {len(front)} plans that no other beats in time, memory, GPUs and cost at once; times are "
         "the formula's)"
     )
-    shared = shared_line([*say.shared_words(plans, names), *say.shared_gpus(plans)])
-    return Group(title("Pareto front", note, "not bold dim"), shared, columns_table(columns, left=(), gap=1))
+    shared, table = say.shared_fields(plans, model), columns_table(columns, left=(), gap=1)
+    return Group(title("Pareto front", note, "not bold dim"), shared, table)
 
 
 def schedules_view(result: SearchResult) -> Group:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.report import plans as say
-from sim.report.terminal import assumptions, grouped, indented, shared_line, title
+from sim.report.terminal import assumptions, grouped, indented, title
 from sim.search import SearchResult
 from sim.search.assumed import priced_schedules
 from sim.search.axes import SIZE, Axis
@@ -225,8 +225,7 @@ def _points(swept: Sweep) -> list[RenderableType]:
         plan = point.best.scenario.plan
         fields = (say.field(plan, name) if name in changed else Text("·", "dim") for name in differ)
         table.add_row(*at, *rows[number], *fields)
-    shared = [*say.shared_words(plans, say.fields_for(swept.scenario.model)), *say.shared_gpus(plans)] if plans else []
-    heading: list[RenderableType] = [shared_line(shared)] if plans else []
+    heading: list[RenderableType] = [say.shared_fields(plans, swept.scenario.model)] if plans else []
     return [*heading, table, *([Text("· as in the row above", style="dim")] if differ else [])]
 
 
