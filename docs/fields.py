@@ -79,7 +79,7 @@ def _type(field: FieldReference) -> str:
 
 
 def _default(field: FieldReference) -> str:
-    plain = field.required or field.derived or field.default in (None, "", (), {})
+    plain = field.required or field.derived_default or field.default in (None, "", (), {})
     return _cell(field.default_words) if plain else f"`{field.default_words}`"
 
 

@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, get_args, get_origin
@@ -36,7 +36,7 @@ class FieldReference:
     path, long_path : with its sections (cluster.node.gpu.memory); the long one with the unit, where SI numbers stand.
     type, choices : what may be written there, in words; and the values, where there are few.
     unit : its dimension, as in `sim.units`; None for what has none.
-    default, derived : what is taken where it is left out; or what that follows from, in words.
+    default, derived_default : what is taken where it is left out; or what that follows from, in words.
     meaning : the docstring below it in the record.
     section, under_names : what is below it has fields of its own, and it holds some of that under names.
     """
@@ -48,7 +48,7 @@ class FieldReference:
     unit: str | None
     required: bool
     default: Any
-    derived: str | None
+    derived_default: str | None
     meaning: str
     section: bool
     under_names: bool
@@ -65,15 +65,23 @@ class FieldReference:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        kept = {name: value for name, value in asdict(self).items() if name not in ("section", "under_names")}
-        return {"derived_default" if name == "derived" else name: value for name, value in kept.items()}
+        return {name: value for name, value in asdict(self).items() if name not in ("section", "under_names")}
 
     @property
     def default_words(self) -> str:
         """'required', or what is taken where it is left out, as a file would say it."""
         if self.required:
             return "required"
-        return self.derived or _value_words(self.default, self.unit)
+        return self.derived_default or _value_words(self.default, self.unit)
+
+    def stands_at(self, parts: Sequence[str], place: int) -> bool:
+        """Whether its path has these parts from a place on, with any name where any may stand.
+
+        What has fields of its own is meant by them.
+        """
+        own = self.path.split(".")[place:]
+        named = all(each == ANY_NAME or each.lower() == part for each, part in zip(own, parts, strict=False))
+        return named and own[0] != ANY_NAME and len(own) >= len(parts) + self.section
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +128,34 @@ def find_fields(word: str) -> tuple[SectionReference, ...]:
     """The sections and fields that a word asks for; of a section where some fields are meant, only those.
 
     word : A section, which stands for those within it too, or `scenario` for what no section holds; a field's path by
-        either of its names, or the last part of it; a part of a name; or else a word of what fields mean.
+        either of its names, or some parts of it; a part of a name; or else a word of what fields mean.
     """
     sections = scenario_sections()
     plain = ".".join(file_name(part) for part in word.strip().strip(".").split(".")).lower()
     if plain == "scenario":
         return sections[:1]
-    if not plain:
-        raise SpecError(f"no field or section {word!r}; `flopcast fields` lists them all")
-    fields = [field for section in sections for field in section.fields]
-    at = [section.path for section in sections if _is_at(plain, section.path)]
-    tail = [section.path for section in sections if section.path.lower().endswith(f".{plain}")]
-    finders: tuple[tuple[list[str], Callable[[FieldReference], bool]], ...] = (
-        (at, lambda field: _is_at(plain, field.path)),
-        (tail, lambda field: field.path.lower().endswith(f".{plain}")),
-        ([], lambda field: plain in (field.path if "." in plain else field.name).lower()),
-        ([], lambda field: plain in field.meaning.lower()),
+    parts = plain.split(".")
+    finders: tuple[Callable[[FieldReference], bool], ...] = (
+        lambda field: field.stands_at(parts, 0),
+        lambda field: any(field.stands_at(parts, place) for place in range(1, field.path.count(".") + 1)),
+        lambda field: plain in (field.path if "." in plain else field.name).lower(),
+        lambda field: plain in field.meaning.lower(),
     )
-    for whole, is_meant in finders:
-        named = {field.path for field in fields if is_meant(field)}
-        if whole or named:
-            return _chosen(sections, whole, named.difference(whole))
-    hint = nearest(word, {field.path if "." in word else field.name for field in fields})
-    hint = hint if len(hint) < 200 else "; `flopcast fields` lists them all"  # all of them would be too many
+    for is_meant in finders if plain else ():
+        if found := tuple(filter(None, (_narrowed(section, is_meant) for section in sections))):
+            return found
+    names = {field.path if "." in word else field.name for section in sections for field in section.fields}
+    hint = nearest(word, names) if plain else ""
+    hint = hint if 0 < len(hint) < 200 else "; `flopcast fields` lists them all"  # all of them would be too many
     raise SpecError(f"no field or section {word!r}{hint}")
+
+
+def _narrowed(section: SectionReference, is_meant: Callable[[FieldReference], bool]) -> SectionReference | None:
+    """A section with the fields that are meant, if any."""
+    fields = tuple(filter(is_meant, section.fields))
+    if len(fields) == len(section.fields):
+        return section
+    return replace(section, fields=fields, preset=None, same_as=None) if fields else None
 
 
 def docstrings(record: type[Spec]) -> dict[str, str]:
@@ -286,21 +298,3 @@ def _value_words(value: Any, unit: str | None) -> str:
     if isinstance(value, (int, float)):
         return show_bare(value, unit) if unit else f"{value:g}"
     return _quoted(value)
-
-
-def _is_at(word: str, path: str) -> bool:
-    """Whether the word is this path, with any name where any may stand."""
-    return bool(path) and re.fullmatch(re.escape(path).replace(ANY_NAME, r"[^.]+").lower(), word) is not None
-
-
-def _chosen(
-    sections: Iterable[SectionReference], whole: Sequence[str], named: Set[str]
-) -> tuple[SectionReference, ...]:
-    """Some sections whole, with those within them, and of the others the fields that are named, if any."""
-    found = []
-    for section in sections:
-        if any(f"{section.path}.".startswith(f"{path}.") for path in whole):
-            found.append(section)
-        elif fields := tuple(field for field in section.fields if field.path in named):
-            found.append(replace(section, fields=fields, preset=None, same_as=None))
-    return tuple(found)
