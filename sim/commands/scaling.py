@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sim.commands.options import Answer, group_of
+from sim.commands.progress import spinner
 from sim.errors import SpecError
+from sim.scaling.fit import NAMES, fit_loss, read_runs
 from sim.scaling.loss_laws import (
     BATCH_LAWS,
     BESIROGLU,
@@ -33,6 +36,7 @@ from sim.units import parse_count, show_short, significant
 from sim.work.sums import total_params
 
 NAN = float("nan")
+MOST_RESAMPLES = 10_000
 LEAST_LOSS, MOST_LOSS = 0.1, 20.0
 """A guess among 128,000 words has 11.8. [nats/token]"""
 
@@ -174,6 +178,30 @@ def batch(name: str, *, tokens: str | None = None, loss: str | None = None, at: 
     return Answer(lambda: {"facts": facts, "batch": asked, "laws": rows}, lambda: [batch_view(title, rows, remarks)])
 
 
+def fit(runs: Path, *, bootstraps: int = 200, seed: int = 0, least_tokens_per_param: float = 0.0) -> Answer:
+    """Fit L = E + A/params^alpha + B/tokens^beta to runs of yours, with bootstrap intervals.
+
+    runs : CSV with the columns params, tokens and loss.
+    bootstraps : Resamples behind the intervals, 10 to 10,000.
+    seed : Of the resampling.
+    least_tokens_per_param : Leave out runs with fewer.
+    """
+    from sim.report.scaling import fit_view
+
+    if not 10 <= bootstraps <= MOST_RESAMPLES or seed < 0:
+        raise SpecError(f"--bootstraps {bootstraps} must be 10 to {MOST_RESAMPLES:,}, and --seed {seed} zero or more")
+    table = read_runs(runs)
+    kept = table[:, table[1] >= least_tokens_per_param * table[0]]
+    with spinner("fitting"):
+        found = fit_loss(kept, bootstraps, seed)
+    left = table.shape[1] - kept.shape[1]
+    title = f"{kept.shape[1]} runs of {runs}" + (f" ({left} left out)" if left else "")
+    told: dict[str, Any] = dict(zip(NAMES, found.constants.tolist(), strict=True))
+    told["intervals"] = {name: found.interval(name) for name in (*NAMES, "exponent")}
+    told |= {"runs": kept.shape[1], "objective": found.objective, "residual": found.residual}
+    return Answer(lambda: told, lambda: [fit_view(title, found)])
+
+
 def laws() -> Answer:
     """The laws there are: their constants with published errors, where they stand, and how far that was checked."""
     from sim.report.scaling import laws_view
@@ -193,6 +221,7 @@ app = group_of(
         ),
         "model": (model, ("scaling model gpt3-175b --tokens 300B --loss 2.0",)),
         "batch": (batch, ("scaling batch llama3-405b --tokens 15.6T --batch 16M",)),
+        "fit": (fit, ("scaling fit runs.csv",)),
         "laws": (laws, ("scaling laws",)),
     },
 )

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw, Optimum
+from sim.scaling.fit import LossFit
+from sim.scaling.loss_laws import CriticalBatchLaw, LossLaw, Optimum, compute_optimal
 from sim.table import columns_table
 from sim.units import show_short, significant
 
@@ -86,6 +87,31 @@ def batch_view(title: str, rows: Mapping[str, Mapping[str, Any]], remarks: Seque
     spread = f"the laws differ by a factor of {significant(batches[-1] / batches[0], 2)}"
     table = columns_table(columns, left=("law", "what it is"))
     return Group(Text(title, style="bold"), table, notes(spread, *remarks))
+
+
+def fit_view(title: str, fit: LossFit) -> Group:
+    """The fitted constants, and what they make of the runs' largest budget and of ones up to 1000 times as large."""
+    law = fit.law()
+    values = {letter: getattr(law.form, name) for letter, name in _LETTERS.items()}
+    intervals = [fit.interval(name) for name in (*_LETTERS.values(), "exponent")]
+    constants = {
+        "constant": [*values, "N ~ C^"],
+        "value": [f"{value:.4g}" for value in (*values.values(), law.allocation.exponent)],
+        "90 % interval": [f"{low:.4g} – {high:.4g}" for low, high in intervals],
+    }
+    assert law.fitted_flop is not None
+    best = [compute_optimal(times * law.fitted_flop[1], law) for times in (1, 10, 100, 1000)]
+    budgets = {
+        "budget, FLOP": [f"{each.flop:.2e}" + "*" * bool(each.extrapolated) for each in best],
+        "params": [show_short(each.params) for each in best],
+        "90 % interval": [interval_text(fit.params_interval(each.flop)) for each in best],
+        "tokens/param": [significant(each.tokens / each.params) for each in best],
+        "loss": [loss_text(each.loss) for each in best],
+    }
+    remarks = (f"root mean square of log L: {fit.residual:.3%}", "* extrapolated beyond the runs' compute")
+    formula = Text("L = E + A / params^alpha + B / tokens^beta\n", style="dim")
+    tables = columns_table(constants), "", columns_table(budgets)
+    return Group(Text(title, style="bold"), formula, *tables, notes(*remarks))
 
 
 _LETTERS = {"E": "irreducible", "A": "a", "alpha": "alpha", "B": "b", "beta": "beta"}

@@ -199,7 +199,7 @@ EXAMPLES: dict[str, Sequence[str | Path]] = {
     "rl": [SCENARIOS / "qwen3-30b-a3b-rl-32-h100.yaml", "--rollout-gpus", "32", "--response", "4k", "--longest", "10k"],
     "fields": [], "presets list": [], "presets show": ["selene"],
     "scaling optimal": ["--budget", "1e24"], "scaling model": ["llama3-70b"], "scaling batch": ["llama3-70b"],
-    "scaling laws": [],
+    "scaling fit": [ROOT / "tests/fuzz/losses.csv"], "scaling laws": [],
     "validate": ["--runs", ROOT / "tests/fuzz/runs.csv"], "validate rl": [], "anchor": [TINY, "--measured", "3.5 s"],
 }  # fmt: skip
 """Words after a verb, of those that take --json."""

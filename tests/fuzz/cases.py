@@ -29,7 +29,7 @@ UNTRIED = ("transfer",)
 """Options that rewrite what ships, or compare hundreds of estimates."""
 SELDOM = {
     "validate": 0.5, "search": 0.3, "shortest": 0.2, "report": 0.2, "timeline": 0.4, "train": 0.6, "simulate": 0.6,
-    "compare-schedules": 0.4, "anchor": 0.5, "calibrate from-runs": 0.1,
+    "compare-schedules": 0.4, "anchor": 0.5, "calibrate from-runs": 0.1, "scaling fit": 0.4,
     "validate mechanisms": 0.05, "validate steps": 0.05,
 }  # fmt: skip
 """How often a verb is tried, where that is not once: those that take longer, or read no file."""
@@ -267,6 +267,8 @@ def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
             return "scenario"
         case ["calibrate", *_], _:
             return "profile"
+        case ["scaling", *_], _:
+            return "losses"
         case ["validate", *_], "memory":
             return "memory"
         case ["validate", *_], _:
@@ -290,6 +292,7 @@ def _originals(kind: str) -> tuple[Path, ...]:
         "profile": ("sim/presets/profiles/*.yaml",),
         "runs": ("tests/fuzz/runs.csv",),
         "memory": ("tests/fuzz/memory.csv",),
+        "losses": ("tests/fuzz/losses.csv",),
         "rl": ("scenarios/qwen3-30b-a3b-rl-32-h100.yaml",),
         "layers": ("scenarios/layers/*",),
     }
