@@ -176,6 +176,8 @@ def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario) -> Any:
         case ast.UnaryOp(ast.Not(), operand):
             value = of(operand)
             return ~value if isinstance(value, np.ndarray) else not value
+        case ast.UnaryOp(ast.USub(), operand):
+            return -of(operand)
         case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
             return OPERATIONS[type(op)](of(left), of(right))
         case ast.BoolOp(op, parts):

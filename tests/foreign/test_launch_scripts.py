@@ -102,7 +102,7 @@ OPT="$OPT ${ARR[*]}"
 S=mbs_4_$TP; OPT="$OPT ${#S}"
 if [ "$TP" = 2 ] && [[ $B == x* ]]; then OPT="$OPT --h"; elif [ $PP -gt 3 ]; then TP=4; else TP=1; fi
 [ -z "$NONE" ] && OPT+=" --i" || OPT="--j"
-((TP > 2)) && PP=1 || PP=$((PP > 8 ? 8 : -1 + PP ** 2))
+((TP > 2)) && PP=1 || PP=$((PP > 8 ? 8 : -1 + PP * 2))
 case $TP in 1) A=a;; 2|4) A="b c";; *) A=d;; esac
 f() { OPT="$OPT --k$1"; PP=$2; }
 f 3 $PP

@@ -6,17 +6,16 @@ not known: `${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${@:2}`.
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.shell.tree import HOLE, MARK, Kind, Unknowns, nodes_of, text_of, words_of
-from sim.specs.framework_plans import OPERATIONS
+from sim.specs.framework_plans import value_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -26,62 +25,24 @@ LARGEST = 10**15
 _CHOICE = re.compile(r"([^?]+)\?([^?:]+):(.+)")
 
 
-class _Unreadable(ValueError):
-    """Nothing that a launch script reckons."""
-
-
-def _quotient(a: int, b: int) -> int:
-    """Return the quotient rounded towards zero, as the shell does."""
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def _power(a: int, b: int) -> int:
-    if not 0 <= b <= 64 or abs(a) > 10**6:
-        raise _Unreadable
-    return int(a**b)
-
-
-_SIGNS: dict[type, Callable[[int, int], int]] = {
-    **OPERATIONS, ast.Div: _quotient, ast.Pow: _power, ast.Mod: lambda a, b: a - b * _quotient(a, b),
-    ast.LShift: lambda a, b: a * _power(2, b), ast.RShift: lambda a, b: a // _power(2, b),
-}  # fmt: skip
-
-
-def reckon(text: str, value_of: Callable[[str], int]) -> int:
-    """The value of an expression of numbers, names (as `value_of` has them), brackets, comparisons, `&& || !`,
-    `a ? b : c` and + - * / % ** << >>. Raises ValueError: anything else, or too large a number."""
-    if choice := _CHOICE.fullmatch(text):
-        return reckon(choice[2] if reckon(choice[1], value_of) else choice[3], value_of)
-    if not re.fullmatch(r"[\w\s+*/%<>=!&|()-]+", text) or "//" in text:
-        raise _Unreadable
-    python = text.replace("&&", " and ").replace("||", " or ")
-    python = re.sub(r"!(?!=)", "~", python)  # binds as closely
+def reckon(text: str, names: Mapping[str, int]) -> int:
+    """The value of an expression of numbers, names, brackets, comparisons, `&& || !`, `a ? b : c` and + - * / %. Raises
+    ValueError: anything else, or too large a number."""
+    if not re.fullmatch(r"[\w\s+*/%<>=!&|?:()-]{1,200}", text) or "//" in text:
+        raise ValueError(text)
+    python = _CHOICE.sub(r"(\2) if (\1) else (\3)", text)
+    for sign, word in (("&&", " and "), ("||", " or "), ("/", "//")):
+        python = python.replace(sign, word)
     try:
-        return _value(ast.parse(python.strip(), mode="eval").body, value_of)
-    except (SyntaxError, ZeroDivisionError, MemoryError, KeyError, TypeError):
-        raise _Unreadable from None
-
-
-def _value(node: ast.expr, value_of: Callable[[str], int]) -> int:
-    match node:
-        case ast.Constant(int(number)):
-            value = int(number)
-        case ast.Name(name):
-            value = value_of(name)
-        case ast.BinOp(left, sign, right) | ast.Compare(left, [sign], [right]) if type(sign) in _SIGNS:
-            value = int(_SIGNS[type(sign)](_value(left, value_of), _value(right, value_of)))
-        case ast.BoolOp(sign, parts):
-            value = int((all if isinstance(sign, ast.And) else any)([_value(part, value_of) for part in parts]))
-        case ast.UnaryOp(sign, inner):
-            value = _value(inner, value_of)
-            value = {ast.Invert: int(not value), ast.USub: -value, ast.UAdd: value}[type(sign)]
-        case _:
-            raise _Unreadable
+        value = int(value_of(re.sub(r"!(?!=)", " not ", python).strip(), names, _NO_FIELDS))
+    except (SyntaxError, ArithmeticError, MemoryError, LookupError, TypeError):
+        raise ValueError(text) from None
     if abs(value) > LARGEST:
-        raise _Unreadable
+        raise ValueError(text)
     return value
 
 
+_NO_FIELDS: Any = None
 MOST_LETTERS = 1_000_000
 """Most letters of all values together. A script that doubles a variable over and over stops here."""
 HERE = "."
@@ -345,24 +306,19 @@ class Values:
             for names in set_here:
                 self.assign(next(filter(None, names)), [mark], more=False, array=False)
             return mark
-        if len(text) > 200:
-            return self.unknowns.mark("output", text, self.line)
-        unknown = MARK.search(text)
-        if unknown is not None:
+        if unknown := MARK.search(text):
             return unknown[0]
-        missing: list[str] = []
-
-        def number(name: str) -> int:
-            known = self.variables.get(name)
-            value = known[0] if known else self._unset(name) if known is None else "0"
-            if UNKNOWN in value:
-                missing.append(value)
-            return int(value or 0)
-
+        held = {name: self._first(name) for name in re.findall(r"(?<!\w)[A-Za-z_]\w*", text)}
+        if unknown := MARK.search(" ".join(held.values())):
+            return unknown[0]
         try:
-            return str(reckon(text, number))
-        except (ValueError, RecursionError):
-            return missing[0] if missing else self.unknowns.mark("output", text, self.line)
+            return str(reckon(text, {name: int(value or 0) for name, value in held.items()}))
+        except ValueError:
+            return self.unknowns.mark("output", text, self.line)
+
+    def _first(self, name: str) -> str:
+        """The first value of a variable."""
+        return next(iter(self.variables[name]), "") if name in self.variables else self._unset(name)
 
 
 def _literal(text: str, quoted: bool) -> str:

@@ -86,9 +86,8 @@ class Reader:
     doubt : line of a condition that is not decided and holds what is read, or 0.
     inside : conditions and functions around what is read; `exit` there does not end the reading.
     line : that all commands are said to stand in, for a text that another command holds.
-    exits : how often `exit` was met that leaves a part of the script alone.
     asked : what the last condition that was not decided would have to know.
-    integers : variables of `declare -i`, whose values are sums.
+    redirects : of commands that are followed next, by their nodes.
     """
 
     script: Script
@@ -100,10 +99,8 @@ class Reader:
     inside: int = 0
     line: int = 0
     ended: bool = False
-    exits: int = 0
     asked: tuple[int, ...] = ()
     prefix: tuple[str, ...] = ()
-    integers: set[str] = field(default_factory=set)
     functions: dict[str, Node] = field(default_factory=dict)
     redirects: dict[int, Redirect] = field(default_factory=dict)
 
@@ -121,18 +118,24 @@ class Reader:
                 break
             if node.is_named and node.type != "comment":
                 beside = node.next_sibling is not None and node.next_sibling.type == "&"
-                status = self._apart(node) if beside else self._one(node)
+                status = self._apart([node]) if beside else self._one(node)
         return status
 
-    def _apart(self, *nodes: Node) -> bool | None:
-        """Follow commands that another process runs: what they set stays there, and leaving it leaves nothing else."""
-        before, exits, status = dict(self.values.variables), self.exits, None
+    def _nested(self, nodes: Sequence[Node]) -> bool | None:
+        """Follow commands whose `exit` is not the script's."""
+        self.inside += 1
+        status = self.run(nodes)
+        self.inside -= 1
+        return status
+
+    def _apart(self, nodes: Sequence[Node]) -> None:
+        """Follow commands that another process runs: what they set stays there, and how they end is not known."""
+        before = dict(self.values.variables)
         self.inside += 1
         for node in nodes:
             if node.is_named and node.type != "comment":
-                status = self._one(node)
+                self._one(node)
         self.values.variables, self.inside = before, self.inside - 1
-        return status if self.exits == exits else None
 
     def _one(self, node: Node) -> bool | None:
         self.script.read += 1
@@ -142,10 +145,8 @@ class Reader:
         match node.type:
             case "list":
                 return self._list(node)
-            case "pipeline":
-                return [True, *(self._apart(each) for each in node.named_children)][-1]
-            case "program":
-                return [True, *map(self._one, node.named_children)][-1]
+            case "pipeline" | "subshell":
+                return self._apart(node.named_children)
             case "redirected_statement":
                 return self._redirected(node)
             case "negated_command":
@@ -153,10 +154,8 @@ class Reader:
                 return None if status is None else not status
             case "compound_statement" if node.children[0].type == "((":
                 return self._decided(self._reckon(self.values.inside(node)))
-            case "compound_statement":
+            case "compound_statement" | "program":
                 return self.run(node.children)
-            case "subshell":
-                return self._apart(*node.children)
             case "test_command":
                 return self._decided(holds(node.children[1:-1], self.values, node.children[0].type == "[["))
             case "if_statement":
@@ -167,28 +166,24 @@ class Reader:
                 self._loop(node)
             case "function_definition":
                 self.functions[text_of(node.named_children[0])] = node.named_children[-1]
-            case "variable_assignment" | "variable_assignments" | "declaration_command":
-                if any(re.fullmatch(r"-\w*i\w*", text_of(each)) for each in node.children):
-                    self.integers |= names_set(text_of(node))
-                given = [node] if node.type == "variable_assignment" else node.named_children
-                return [True, *(self._assign(each) for each in given if each.type == "variable_assignment")][-1]
+            case "variable_assignment":
+                return self._assign(node)
+            case "variable_assignments" | "declaration_command":
+                given = [each for each in node.named_children if each.type == "variable_assignment"]
+                if any(re.fullmatch(r"-\w*i\w*", text_of(each)) for each in node.children):  # whose values are sums
+                    self._forget(names_set(text_of(node)), "unread")
+                    return True
+                return [True, *map(self._assign, given)][-1]
             case "unset_command":
-                functions = any(text_of(each) == "-f" for each in node.children)
                 for each in node.named_children:
-                    (self.functions if functions else self.values.variables).pop(text_of(each), None)
+                    self.values.variables.pop(text_of(each), None)
             case "command":
                 return self._command(node)
             case "ERROR":
                 self._unread(node)
             case _:
-                self._forget(sorted(names_set(text_of(node))), "unread")
+                self._forget(names_set(text_of(node)), "unread")
         return True
-
-    def _nested(self, nodes: Sequence[Node]) -> bool | None:
-        self.inside += 1
-        status = self.run(nodes)
-        self.inside -= 1
-        return status
 
     def _decided(self, result: Result) -> bool | None:
         self.asked = result[1]
@@ -268,7 +263,6 @@ class Reader:
 
     def _loop(self, node: Node) -> None:
         """Follow a loop that is entered once, for what it may start; what it sets is not known."""
-        line, body = self.values.line, node.named_children[-1].children
         head = [each for each in node.named_children[:-1] if each.type != "comment"]
         if node.type == "while_statement":
             status = self._nested(head)
@@ -279,28 +273,33 @@ class Reader:
             if not (items if "in" in (each.type for each in node.children) else self.values.positional):
                 return
         named = {text_of(head[0])} if node.type == "for_statement" else set()
-        self._forget([*named, *sorted(names_set(text_of(node)) - named)], "loop")
-        self._follow([body, []], line, (), "loop")
+        self._forget(named | names_set(text_of(node)), "loop")
+        self._maybe(node.named_children[-1].children, set(), "loop")
 
-    def _forget(self, names: Sequence[str], kind: Kind) -> None:
+    def _maybe(self, nodes: Sequence[Node], names: set[str], kind: Kind) -> None:
+        """Follow commands for what they may start; what they set, these names among it, is not known behind them."""
+        line = self.values.line
+        self._follow([nodes, []], line, (), kind)
+        self.values.line = line
+        self._forget(names, kind)
+
+    def _forget(self, names: set[str], kind: Kind) -> None:
         """Take the values of variables for unknown."""
-        for name in names:
+        for name in sorted(names):
             mark = self.values.unknowns.mark(kind, name, self.values.line)
             self.values.assign(name, [mark], more=False, array=False)
 
     def _unread(self, node: Node) -> None:
         """Follow what can be told of lines that are not the shell's language; what else they set is not known."""
+        text = text_of(node)
         why = "not readable as commands of a shell; what it may set is not known"
-        self.ledger.ignore(f"line {self.values.line}", short(text_of(node).strip()), why)
-        if node.type != "ERROR":
-            self._forget(sorted(names_set(text_of(node))), "unread")
+        self.ledger.ignore(f"line {self.values.line}", short(text.strip()), why)
+        if node.type != "ERROR" or any(child.type in _KEYWORDS for child in node.children):
+            self._maybe(node.children if node.type == "ERROR" else [], names_set(text), "unread")
             return
-        structured = any(child.type in _KEYWORDS for child in node.children)
-        assigned = (
-            set() if structured else {text_of(each.children[0]) for each in nodes_of(node, "variable_assignment")}
-        )
-        self._forget(sorted(names_set(text_of(node)) - assigned), "unread")
-        self._follow([node.children, []] if structured else [node.children], self.values.line, ())
+        assigned = {text_of(each.children[0]) for each in nodes_of(node, "variable_assignment")}
+        self._forget(names_set(text) - assigned, "unread")
+        self._nested(node.children)
 
     def _assign(self, node: Node) -> bool | None:
         """`NAME=` and `NAME+=` of a text or an array; whether that succeeds, as `$(…)` in it does."""
@@ -311,10 +310,8 @@ class Reader:
             self.values.assign(name, [each for word in words for each in self.values.fields(word)], more, array=True)
             return True
         text = "".join(map(self.values.value, rest))
-        if name in self.integers:
-            text, more = self.values.arithmetic(f"{name}+({text})" if more else text), False
         if place.type == "subscript":
-            self._forget([name], "unread")
+            self._forget({name}, "unread")
         else:
             self.values.assign(name, [text], more, array=False)
         return None if UNKNOWN in text and any(nodes_of(node, "command_substitution")) else True
@@ -326,35 +323,31 @@ class Reader:
 
     def _redirected(self, node: Node) -> bool | None:
         """Follow commands whose output or input is a file or a text that stands here."""
-        beside = [child for child in node.named_children if child.type.endswith("_redirect")]
-        others = [child for child in node.named_children if not child.type.endswith("_redirect")]
-        redirect = Redirect()
-        behind: list[Node] = []
-        for each in beside:
-            for child in [each, *(each.named_children if each.type == "heredoc_redirect" else ())]:
+        redirect, commands = Redirect(), [each for each in node.named_children if not each.type.endswith("_redirect")]
+        last = commands[-1] if commands else node
+        for each in node.named_children:
+            if each.type == "file_redirect":
+                self._file(each, redirect)
+            for child in each.named_children if each.type == "heredoc_redirect" else ():
                 if child.type == "file_redirect":
-                    signs = {part.type for part in child.children if not part.is_named}
-                    first, *more = [part for part in child.named_children if part.type != "file_descriptor"] or [None]
-                    errors = any(
-                        part.type == "file_descriptor" and text_of(part) != "1" for part in child.named_children
-                    )
-                    if first is not None and not errors and signs & {">", ">>", ">|", "&>", "&>>"}:
-                        redirect.target = self.values.value(first)
-                    redirect.words += [part for part in more if part is not None]
+                    self._file(child, redirect)
                 elif child.type == "heredoc_body":
                     plain = any(set(text_of(part)) & set("'\"\\") for part in nodes_of(each, "heredoc_start"))
                     redirect.document = text_of(child) if plain else self.values.document(child)
                 elif child.type in ("pipeline", "list", "command", "redirected_statement"):
-                    behind.append(child)
-        last = others[-1] if others else None
-        while last is not None and last.type in ("list", "pipeline", "negated_command"):
+                    commands.append(child)
+        while last.type in ("list", "pipeline", "negated_command"):
             last = last.named_children[-1]
-        if last is None or last.type != "command":
-            return [True, *map(self._one, [*others, *behind])][-1]
         self.redirects[last.id] = redirect
-        status = [True, *map(self._one, [*others, *behind])][-1]
-        self.redirects.pop(last.id, None)
-        return status
+        return [True, *map(self._one, commands)][-1]
+
+    def _file(self, node: Node, redirect: Redirect) -> None:
+        """The file that output is written to, and words behind it, which are the command's."""
+        first, *more = [part for part in node.named_children if part.type != "file_descriptor"] or [None]
+        signs = {text_of(part) for part in node.children if part is not first}
+        if first is not None and signs & {">", ">>", ">|", "&>", "&>>"} and not signs & {"0", "2"}:
+            redirect.target = self.values.value(first)
+        redirect.words += [part for part in more if part is not None]
 
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""
@@ -386,16 +379,12 @@ class Reader:
         elif name == "shift":
             drop = int(rest[0]) if rest and rest[0].isdigit() else 1
             values.positional = (values.positional or [])[drop:]
-        elif name == "printf" and rest[:1] == ["-v"]:
-            self._forget(rest[1:2], "input")
-        elif name in _READS:
-            self._forget(re.findall(r"[A-Za-z_]\w*", " ".join(rest)), "input")
-        elif name == "time" and rest and "=" in rest[0].partition("-")[0]:
-            self._forget(sorted(names_set(" ".join(rest))), "unread")
+        elif name in _READS or (name == "printf" and rest[:1] == ["-v"]):
+            self._forget({*re.findall(r"[A-Za-z_]\w*", " ".join(rest))}, "input")
         elif name in ("cd", "pushd"):
             values.moved = values.moved or rest != ["."]
         elif name == "exit":
-            self.ended, self.exits = not self.inside, self.exits + 1
+            self.ended = not self.inside
         elif name == "eval":
             self._nest(" ".join(rest))
         elif name in ("source", "."):
@@ -409,17 +398,15 @@ class Reader:
 
     def _call(self, body: Node, arguments: list[str]) -> None:
         """Follow a function; where it has variables of its own or may be left early, what it sets is not known."""
-        line, outer, own = self.values.line, self.values.positional, _OWN.findall(text_of(body))
+        outer, own = self.values.positional, _OWN.findall(text_of(body))
         self.values.positional, self.depth = arguments, self.depth + 1
         if body.type == "subshell":
-            self._apart(*body.children)
+            self._apart(body.children)
+        elif own:
+            self._maybe(body.children, {*own, *names_set(text_of(body))} - {""}, "function")
         else:
-            self._follow([body.children, []] if own else [body.children], line, (), "function")
+            self._nested(body.children)
         self.values.positional, self.depth = outer, self.depth - 1
-        if own:
-            self.values.line = line
-            set_here = {text_of(each.children[0]).partition("[")[0] for each in nodes_of(body, "variable_assignment")}
-            self._forget(sorted({*set_here, *own} - {""}), "function")
 
     def _nest(self, text: str) -> None:
         """Read a text as commands of this shell, in the line of the command that holds it."""
@@ -445,7 +432,7 @@ class Reader:
         self.depth -= 1
         self.values.positional = outer
         if _RETURNS.search(text):
-            self._forget(sorted(names_set(text)), "unread")
+            self._forget(names_set(text), "unread")
 
     def _other_script(self, fields: list[str], environment: Sequence[Node]) -> bool:
         """Follow a text or a file that another shell reads; whether it was that."""

@@ -70,8 +70,6 @@ def _compare(nodes: Sequence[Node], values: Values, double: bool) -> Result:
     if words[:1] == ["!"]:
         found, because = _compare(nodes[1:], values, double)
         return (None if found is None else not found), because
-    if words[:1] == ["-v"] and len(words) == 2:
-        return words[1] in values.variables, ()
     if not words or (re.fullmatch(r"-[a-hk-ps-wxGLNOSR]", words[0]) and words[0] not in _LENGTHS):  # of files
         return None, ()
     length = len(words) == 1 or (words[0] in _LENGTHS and len(words) <= 2)
@@ -93,19 +91,15 @@ def _compare(nodes: Sequence[Node], values: Values, double: bool) -> Result:
             if double and right != left and not set(words[2]) & set("'\"") and set(right) & set("*?["):
                 same = len(left) <= _LONGEST and fnmatchcase(left, right)
             return same != (sign == "!="), ()
-        case [left, ">" | "<" as sign, right] if double:
-            return (left > right if sign == ">" else left < right), ()
         case [left, sign, right] if sign in _COMPARISONS:
-            one, other = _whole(left, values, double), _whole(right, values, double)
+            one, other = _whole(left, values), _whole(right, values)
             return (None if one is None or other is None else bool(_COMPARISONS[sign](one, other))), ()
     return None, ()
 
 
-def _whole(text: str, values: Values, double: bool) -> int | None:
-    """A whole number; in double brackets also a sum or a variable's name."""
-    if re.fullmatch(r"-?\d{1,15}", text.strip()):
-        return int(text)
-    found = values.arithmetic(text) if double and text.strip() else ""
+def _whole(text: str, values: Values) -> int | None:
+    """A whole number, or the value of a sum or of a variable's name."""
+    found = values.arithmetic(text)
     return int(found) if re.fullmatch(r"-?\d{1,15}", found) else None
 
 
