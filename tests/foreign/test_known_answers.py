@@ -24,15 +24,6 @@ SLIME = (
     'SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"\nsource "${SCRIPT_DIR}/models/glm4-9B.sh"\n'
     "ray job submit -- python3 train.py --actor-num-nodes 1 ${MODEL_ARGS[@]} --rollout-batch-size 32 --advantage-estimator grpo\n"
 )
-SLIME_TUNES = (
-    "ray start --head --num-gpus 8\nray job submit -- python3 train_async.py --actor-num-nodes 2 --num-layers 8 --hidden-size 1024 "
-    "--num-attention-heads 16 --rollout-batch-size 64 --num-rollout 10 --loss-type sft_loss --use-dynamic-batch-size "
-    "--max-tokens-per-gpu 9216 --context-parallel-size 2 --num-steps-per-rollout 1 --num-experts 8 --expert-model-parallel-size 2"
-)
-TUNED_BY_SLIME = {
-    "dp": 4, "zero_stage": 1, "precision": "bf16", "global_batch_size": 64, "microbatch_size": 8, "tokens": 10 * 64 * 1200.0,
-    "expert_dispatcher": "alltoall",
-}  # fmt: skip
 EXPERTS_OF_NEMO = {
     "model.tensor_model_parallel_size": 1, "model.num_moe_experts": 8, "model.expert_model_parallel_size": 4,
     "model.moe_expert_capacity_factor": 1.25, "model.moe_pad_expert_input_to_capacity": True, "model.vocab_size": 1024,
@@ -99,9 +90,6 @@ def deepspeed(**batch):
         ("run.sh", f"{MEGATRON} --bf16 --swiglu", {"intermediate_size": 2688}),
         ("run.sh", f"{HERE}{MEGATRON} --bf16 --tensor-model-parallel-size 2", {"tp": 2, "num_layers": 8}),
         ("run.sh", SLIME, "line 3: --rollout-batch-size is of training by reinforcement"),
-        ("run.sh", SLIME_TUNES, "slime takes samples as long as they are, and --seq-length is missing"),
-        ("run.sh", f"{SLIME_TUNES} --seq-length 1200", TUNED_BY_SLIME),
-        ("run.sh", f"{SLIME_TUNES} --seq-length 1200 --fp16", {**TUNED_BY_SLIME, "precision": "fp16"}),
         ("nemo_yaml", EXPERTS_OF_NEMO, CAPACITY),
         ("bridge_yaml", EXPERTS_OF_NEMO, CAPACITY),
         ("gpt_neox", {"pipe_parallel_size": 0, "model_parallel_size": 2}, {"tp": 2, "dp": 4, "global_batch_size": 32}),

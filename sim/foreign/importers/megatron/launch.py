@@ -11,7 +11,6 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, told_gpus
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.megatron.slime import is_fine_tuning
 from sim.foreign.importers.shell.reader import words_in
 from sim.foreign.importers.shell.script import Script, Started, count
 from sim.foreign.importers.shell.tree import MARK
@@ -142,8 +141,6 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
         ledger.ignore("command", "", "no training command was found; all arguments that variables hold were read")
         return Training([], "", every)
     for started in script.commands:
-        if is_fine_tuning(started.words):
-            raise SpecError(_without_shape(started, Training([], "slime", started.words), script, ledger.where))
         said = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in started.words if word.startswith("--")}
         for reason, names in table("megatron")["refused_arguments"].items():
             if name := next((name for name in names if name in said), None):

@@ -23,7 +23,6 @@ from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, 
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import read_plan, read_stack, read_training, take_chunks, take_replicas
-from sim.foreign.importers.megatron.slime import is_fine_tuning, pack_samples, take_trainer
 from sim.foreign.importers.shell.reader import read_script
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.tree import MARK
@@ -154,7 +153,6 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     _ask(arguments, script, command.depends)
     named = (command.program.rpartition("/")[2], *(arguments.raw("spec") or ()))
     hybrid = any(kind in name for kind in ("mamba", "hybrid") for name in named)
-    launcher = [*command.launcher, *(take_trainer(arguments) if is_fine_tuning(command.words) else ())]
     _refuse(arguments)
     config = take_config(arguments, script.files)
     mixture = is_deepspeed_mixture(arguments)
@@ -163,10 +161,9 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     model = read_model(arguments, plan, hybrid)
     training = read_training(arguments, model, config, mixture)
     take_chunks(plan, arguments, model)
-    machine = Machine.of(file, _gpu_options(launcher))
-    gpus = gpus_of(plan, file, *started_by(script, launcher, ledger))
+    machine = Machine.of(file, _gpu_options(command.launcher))
+    gpus = gpus_of(plan, file, *started_by(script, command.launcher, ledger))
     take_replicas(plan, training, arguments, gpus)
-    pack_samples(plan, training, arguments)
     stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
     take_overlap(stack, plan, config)
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:
