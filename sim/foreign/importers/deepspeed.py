@@ -9,9 +9,8 @@ from sim.foreign.importers.defaults import Foreign, Machine, assume_sequence, re
 from sim.foreign.importers.huggingface.config import given_model
 from sim.foreign.importers.huggingface.hub_models import whole_shape
 from sim.foreign.importers.keys import Keys, flat, reason_to_ignore
-from sim.foreign.importers.ledger import Section
 from sim.foreign.importers.recipes.recipe import usual_batch
-from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.recipes.rows import Recipe
 
 _TELLTALES = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps")
 
@@ -37,11 +36,11 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     shape = whole_shape(model)
     machine = Machine.of(file)
     zero = keys.below("zero_optimization")
-    plan, training, stack = (Section(section, ledger) for section in ("plan", "training", "stack"))
-    rows = RecipeRows.on(zero, {"plan": plan, "stack": stack}, source="zero_optimization")
+    whole = Recipe(keys, file, {"usual_batch": usual_batch})
+    plan, training = whole.plan, whole.training
+    rows = whole.beside(zero, "deepspeed", source="zero_optimization")
     rows.read("zero")
     assume_sequence(training, shape)
-    whole = RecipeRows.on(keys, {"plan": plan, "training": training, "stack": stack}, {"usual_batch": usual_batch})
     whole.read("cut")
     whole.read("batch")
     cut, made = plan.get("tp", 1) * plan.get("cp", 1), whole.known["made"]
@@ -61,7 +60,7 @@ def read_deepspeed(file: Foreign) -> dict[str, Any]:
     take_optimizer(training, keys.text("optimizer.type"), "optimizer.type")
     zero.leave()
     keys.leave()
-    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
+    return {**whole.sections, "model": model, "cluster": machine.section(gpus)}
 
 
 _SECTIONS = ("zero_optimization", "optimizer", "tensor_parallel", "fp16", "bf16", "torch_autocast", "data_types")

@@ -243,12 +243,13 @@ def import_text(
     name = _name(where) if found != "huggingface" else sections["model"]["name"]
     if form == "python":
         name = ledger.told("recipe") or name  # of many in a file
-    # YAML writes plain mappings only.
-    plain = {key: dict(value) if isinstance(value, Section) else value for key, value in sections.items()}
-    sections = {"name": name, "description": f"Imported from {short(where)}", **plain}
+    filled: dict[str, Any] = {"name": name, "description": f"Imported from {short(where)}"}
+    for part in ("model", "cluster", "plan", "training", "stack"):
+        if part in sections:  # YAML writes plain mappings only
+            filled[part] = dict(sections[part]) if isinstance(sections[part], Section) else sections[part]
     for override in overrides:
-        _set(sections, override, ledger)
-    imported = Imported(found, where, sections, ledger)
+        _set(filled, override, ledger)
+    imported = Imported(found, where, filled, ledger)
     imported.scenario()
     return imported
 

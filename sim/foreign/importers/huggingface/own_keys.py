@@ -7,8 +7,7 @@ from typing import Any
 
 from sim.foreign.importers.huggingface.layer_kinds import KIND, ConfigKeys, blocks, layers_with_experts
 from sim.foreign.importers.keys import Keys, table
-from sim.foreign.importers.ledger import Section
-from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.recipes.rows import Recipe
 
 Fields = dict[str, Any]
 
@@ -67,23 +66,23 @@ def fields_of(reader: str, keys: ConfigKeys) -> Fields:
         return {"position": "rotary" if any(keys.raw(name) for name in known["positions"][reader]) else "none"}
     if reader in known["sizes"]:
         return {field: _size(names, keys) for field, names in known["sizes"][reader].items()}
-    rows = RecipeRows.on(keys, {"model": Section("model", keys.ledger)}, STEPS)
-    rows.follow(known["readers"][reader])
-    return dict(rows.recipe.sections["model"])
+    recipe = Recipe(keys, steps=STEPS)
+    recipe.follow(known["readers"][reader])
+    return dict(recipe.model)
 
 
-def _experts(rows: RecipeRows) -> None:
-    rows.recipe.sections["model"].update(experts({}, rows.keys))
+def _experts(recipe: Recipe) -> None:
+    recipe.model.update(experts({}, recipe.keys))
 
 
-def _same(rows: RecipeRows, name: str, *keys: str) -> None:
-    rows.known[name] = _one_for_all(rows.keys, *keys)
+def _same(recipe: Recipe, name: str, *keys: str) -> None:
+    recipe.known[name] = _one_for_all(recipe.keys, *keys)
 
 
-def _blocks(rows: RecipeRows) -> None:
-    found = blocks(rows.keys)
-    rows.known["sparse"] = "sparse" in found["mlp_layer_types"]
-    rows.recipe.sections["model"].update(found)
+def _blocks(recipe: Recipe) -> None:
+    found = blocks(recipe.keys)
+    recipe.known["sparse"] = "sparse" in found["mlp_layer_types"]
+    recipe.model.update(found)
 
 
 STEPS: dict[str, Callable[..., None]] = {"experts": _experts, "same": _same, "blocks": _blocks}

@@ -11,8 +11,8 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import dealt_experts
 from sim.foreign.importers.keys import UNKNOWN, Arguments, Keys, flat, table
-from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.ledger import short
+from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json
@@ -58,11 +58,11 @@ def known_of_zero(arguments: Arguments, config: Mapping[str, Any] | None) -> dic
     }
 
 
-def take_overlap(stack: Section, plan: Section, config: Mapping[str, Any] | None) -> None:
+def take_overlap(recipe: Recipe, config: Mapping[str, Any] | None) -> None:
     """Whether ZeRO 2 and 3, which take no pipeline, sum gradients beside the backward."""
     said = (config or {}).get("zero_optimization.overlap_comm")
-    if isinstance(said, bool) and plan["zero_stage"] > 1:
-        stack.took("overlap_grad_reduce", said, "overlap_comm of the DeepSpeed file")
+    if isinstance(said, bool) and recipe.plan["zero_stage"] > 1:
+        recipe.stack.took("overlap_grad_reduce", said, "overlap_comm of the DeepSpeed file")
 
 
 def half_precision(arguments: Arguments, config: Mapping[str, Any] | None) -> str | None:
@@ -81,9 +81,10 @@ def is_deepspeed_mixture(arguments: Arguments) -> bool:
     )
 
 
-def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
+def read_mixture(recipe: Recipe) -> None:
     """Experts in every so many layers, top-k, and experts beside the layer's own MLP. Raises SpecError: layers with
     different numbers of experts (a pyramid), which flopcast does not model."""
+    arguments, model = recipe.keys, recipe.model
     numbers = _numbers(arguments)
     default = 2 if "deepspeed" in arguments or "ds-num-experts" not in arguments else 1
     interval, layers = arguments.whole("expert-interval"), model["num_layers"]
@@ -110,7 +111,8 @@ def read_mixture(arguments: Arguments, model: Section, plan: Section) -> None:
         )
     for field, value in dealt_experts(sparse).items():
         model.took(field, value, f"experts in every {interval}. layer, --expert-interval")
-    RecipeRows.on(arguments, {"model": model, "plan": plan}, chosen=k, degree=ep, sort=kind).read("mixture")
+    recipe.known |= {"chosen": k, "degree": ep, "sort": kind}
+    recipe.read("mixture")
 
 
 def _numbers(arguments: Arguments) -> list[int]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sim.errors import SpecError
-from sim.foreign.importers.defaults import Foreign, told_gpus
+from sim.foreign.importers.defaults import told_gpus
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
-from sim.foreign.importers.ledger import Ledger, Section, short
+from sim.foreign.importers.ledger import Ledger, short
+from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.shell.reader import words_in
 from sim.foreign.importers.shell.script import Script, Started, count
 from sim.foreign.importers.shell.tree import MARK
@@ -151,9 +152,9 @@ def _of_variables(script: Script, ledger: Ledger) -> Training:
     )
 
 
-def gpus_of(plan: Section, file: Foreign, found: int | None, source: str) -> int:
+def gpus_of(recipe: Recipe, found: int | None, source: str) -> int:
     """GPUs of the job: the caller's, or those found in the file if they hold the model, or as few as do."""
-    ledger, asked = file.ledger, told_gpus(file)
+    plan, ledger, asked = recipe.plan, recipe.file.ledger, told_gpus(recipe.file)
     if asked is not None:
         return asked
     replica = plan["tp"] * plan["pp"] * plan.get("cp", 1)

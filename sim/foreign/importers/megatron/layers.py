@@ -11,20 +11,20 @@ from collections.abc import Callable
 from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import BLOCKS, blocks_of, dealt_experts
 from sim.foreign.importers.keys import Arguments, table
-from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.ledger import short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
 from sim.foreign.importers.pipeline_layouts import layout_of
-from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.recipes.rows import Recipe
 
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 """A piece of a list that marks layers with experts (1) and without (0): `[0]*3`, `[0,1]`."""
 _MOST_LAYERS = 100_000
 
 
-def take_fields(arguments: Arguments, model: Section) -> None:
+def take_fields(recipe: Recipe) -> None:
     """Take the sizes of the model, as the table lists them. Raises SpecError: one is missing, is no such number, or
     contradicts what is known."""
-    known = table("megatron")
+    known, arguments, model = table("megatron"), recipe.keys, recipe.model
     for field, names in known["fields"].items():
         needed = field in known["required"] and field not in model
         value = arguments.needed(*names) if needed else arguments.whole(*names)
@@ -62,7 +62,7 @@ def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[i
     return marks
 
 
-def take_blocks(arguments: Arguments, model: Section, plan: Section, hybrid: bool) -> None:
+def take_blocks(recipe: Recipe, hybrid: bool) -> None:
     """A hybrid model's pattern: one block a letter, `|` between pipeline stages, behind `/` multi-token prediction; or
     the pattern that the shares of attention and of MLPs come to.
 
@@ -70,6 +70,7 @@ def take_blocks(arguments: Arguments, model: Section, plan: Section, hybrid: boo
 
     Raises SpecError: a pattern that cannot be read, or that the pipeline's ranks cannot share.
     """
+    arguments, model, plan = recipe.keys, recipe.model, recipe.plan
     name, pattern = arguments.take("hybrid-layer-pattern", "hybrid-override-pattern")
     attention, mlps = arguments.number("hybrid-attention-ratio"), arguments.number("hybrid-mlp-ratio")
     if pattern is None and (hybrid or attention is not None or mlps is not None):
@@ -127,28 +128,27 @@ def _dealt(layers: int, attention: float, mlps: float) -> str:
     return "".join(letters)
 
 
-def take_experts(arguments: Arguments, model: Section, plan: Section) -> None:
+def take_experts(recipe: Recipe) -> None:
     """Take experts into the model, and how GPUs share them into the plan. Raises SpecError: a value that breaks a rule,
     or experts whose width is not known."""
-    if is_deepspeed_mixture(arguments):
-        read_mixture(arguments, model, plan)
-        return
-    steps = {"first_layers": first_layers, "layers": layers_with_experts}
-    RecipeRows.on(arguments, {"model": model, "plan": plan}, steps).read("experts")
+    if is_deepspeed_mixture(recipe.keys):
+        read_mixture(recipe)
+    else:
+        recipe.read("experts")
 
 
-def first_layers(rows: RecipeRows) -> None:
+def first_layers(recipe: Recipe) -> None:
     """Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers (deepseek_v2/transformer_layer.py)."""
-    first = rows.keys.raw("moe-layer-freq") or ["1"]
-    if rows.known["counted"] == "--num-shared-experts" and first[0].isdigit():
-        rows.keys.take("moe-layer-freq")
+    first = recipe.keys.raw("moe-layer-freq") or ["1"]
+    if recipe.known["counted"] == "--num-shared-experts" and first[0].isdigit():
+        recipe.keys.take("moe-layer-freq")
         why = "--moe-layer-freq: Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers"
-        rows.recipe.sections["model"].took("num_dense_layers", int(first[0]), why)
+        recipe.model.took("num_dense_layers", int(first[0]), why)
 
 
-def layers_with_experts(rows: RecipeRows) -> None:
+def layers_with_experts(recipe: Recipe) -> None:
     """Which layers have experts: by a frequency or a list, behind MindSpeed's first dense layers."""
-    arguments, model = rows.keys, rows.recipe.sections["model"]
+    arguments, model = recipe.keys, recipe.model
     raw = arguments.raw("moe-layer-freq")
     if raw == ["-1"]:  # MindSpeed's default: all
         arguments.has("moe-layer-freq")

@@ -11,7 +11,7 @@ from sim.foreign.importers.huggingface.layer_kinds import shortest
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.layers import layer_marks, take_blocks, take_experts, take_fields
-from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.recipes.rows import Recipe
 
 _GUESS = "the embedding's size is a guess, because the tokenizer's vocabulary is not known"
 
@@ -84,40 +84,35 @@ def _of_name(name: str) -> int | None:
     return None
 
 
-def read_model(arguments: Arguments, plan: Section, hybrid: bool = False) -> Section:
-    """The section `model`; how experts are dealt over GPUs is laid into `plan`.
+def read_model(recipe: Recipe, hybrid: bool = False) -> None:
+    """Read the section `model`, and how experts are dealt over GPUs.
 
     hybrid : whether the program builds hybrid models, whose layers are Mamba's where nothing else is said.
 
     Raises SpecError: a value that breaks a rule.
     """
-    model = Section("model", arguments.ledger, name="megatron")
-    rows = RecipeRows.on(arguments, {"model": model})
-    take_blocks(arguments, model, plan, hybrid)
-    _shape(arguments, model, rows)
-    _mixers(arguments, model, rows)
-    rows.read("dropout")
-    read_vocabulary(arguments, model, plan["tp"])
-    rows.read("latent")
-    take_experts(arguments, model, plan)
-    rows.known["of_blocks"] = "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ()))
-    rows.read("modules")
-    return model
-
-
-def _shape(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
-    take_fields(arguments, model)
+    model, arguments = recipe.model, recipe.keys
+    model["name"] = "megatron"
+    take_blocks(recipe, hybrid)
+    take_fields(recipe)
     empty = arguments.raw("noop-layers")
     if empty:  # MindSpeed's: so many of these layers do nothing; where they are, the plan takes
         idle = len(set(empty[0].split(",")))
         model.took("num_layers", model["num_layers"] - idle, "--num-layers less --noop-layers")
-    rows.read("heads")
-    rows.read("gated")
-    rows.read("kernels")
+    for group in ("heads", "gated", "kernels"):
+        recipe.read(group)
+    _mixers(recipe)
+    recipe.read("dropout")
+    read_vocabulary(arguments, model, recipe.plan["tp"])
+    recipe.read("latent")
+    take_experts(recipe)
+    recipe.known["of_blocks"] = "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ()))
+    recipe.read("modules")
 
 
-def _mixers(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
+def _mixers(recipe: Recipe) -> None:
     """Windows, and layers that carry a state along the sequence."""
+    model, arguments = recipe.model, recipe.keys
     layers, hybrid = model["num_layers"], "layer_types" in model
     left = _window(arguments)
     windowed = layer_marks(
@@ -142,8 +137,8 @@ def _mixers(arguments: Arguments, model: Section, rows: RecipeRows) -> None:
     carried = [sort for sort in ("mamba2", "gated_delta_net") if sort in model.get("layer_types", ())]
     if len(carried) > 1:
         raise model.ledger.error("states of two kinds, M and G, in one model are not modelled")
-    rows.known["carried"] = next(iter(carried), None)
-    rows.read("carried")
+    recipe.known["carried"] = next(iter(carried), None)
+    recipe.read("carried")
 
 
 def _window(arguments: Arguments) -> int | None:

@@ -22,7 +22,8 @@ from sim.foreign.importers.ledger import short
 from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config, take_overlap
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
-from sim.foreign.importers.megatron.plan import read_plan, read_stack, read_training, take_chunks, take_replicas
+from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
+from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.shell.reader import read_script
 from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.tree import MARK
@@ -157,17 +158,18 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     config = take_config(arguments, script.files)
     mixture = is_deepspeed_mixture(arguments)
     old = any(name in arguments for name in table("megatron")["old"])
-    plan = read_plan(arguments, config)
-    model = read_model(arguments, plan, hybrid)
-    training = read_training(arguments, model, config, mixture)
-    take_chunks(plan, arguments, model)
+    recipe = Recipe(arguments, file, STEPS)
+    read_plan(recipe, config)
+    read_model(recipe, hybrid)
+    read_training(recipe, config, mixture)
+    recipe.read("schedule")
     machine = Machine.of(file, _gpu_options(command.launcher))
-    gpus = gpus_of(plan, file, *started_by(script, command.launcher, ledger))
-    take_replicas(plan, training, arguments, gpus)
-    stack = read_stack(arguments, old, run={"model": model, "plan": plan, "training": training})
-    take_overlap(stack, plan, config)
+    gpus = gpus_of(recipe, *started_by(script, command.launcher, ledger))
+    take_replicas(recipe, gpus)
+    read_stack(recipe, old=old, whole=True)
+    take_overlap(recipe, config)
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:
-        stack.took("nvls", switches != "0", f"NCCL_NVLS_ENABLE={switches}")
+        recipe.stack.took("nvls", switches != "0", f"NCCL_NVLS_ENABLE={switches}")
     for word in arguments.doubtful:
         if reasons := script.values.unknowns.reasons(word):
             ledger.ignore("arguments", "?", f"what depends on {reasons} may add some", matters=True)
@@ -177,8 +179,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
         )
     else:
         arguments.leave()
-    where = machine.section(gpus)
-    return {"model": file.model or model, "cluster": where, "plan": plan, "training": training, "stack": stack}
+    return {**recipe.sections, "model": file.model or recipe.model, "cluster": machine.section(gpus)}
 
 
 def _gpu_options(launcher: Sequence[str]) -> list[str]:

@@ -16,13 +16,13 @@ from sim.foreign.importers.huggingface.hub_models import known_model, whole_shap
 from sim.foreign.importers.huggingface.layer_kinds import blocks_of
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.megatron.plan import read_plan, read_stack, read_training, take_chunks, take_replicas
+from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import gpus_of
-from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.foreign.importers.recipes.settings import Recipe, flat_keys, read_settings
+from sim.foreign.importers.recipes.rows import Recipe
+from sim.foreign.importers.recipes.settings import flat_keys
 from sim.specs.plan import layout_stages
 from sim.specs.presets import model_preset
 
@@ -77,10 +77,13 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     ledger, known = file.ledger, table(kind)
     keys = flat_keys(_set_only(settings, known["off"]), file, kind)
     _sequence(keys)
-    recipe = read_settings(keys, file)
+    recipe = Recipe(keys, file)
+    recipe.take_settings(known["settings"])
     inner, spelled = Ledger(ledger.where), dict[str, str]()
     arguments = Arguments(_words(keys, known, spelled), inner)
-    plan = read_plan(arguments)
+    inside = Recipe(arguments, file, STEPS)
+    read_plan(inside)
+    plan, training = inside.plan, inside.training
     if plan["tp"] > 1 and "sequence_parallel" not in plan:
         plan.took("sequence_parallel", False, "--sequence-parallel")
     maker = keys.raw(f"model.{CALLED}")
@@ -89,23 +92,25 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
         _vocabulary(recipe.sections["model"], keys, maker, known, plan["tp"])
     model = _own_fields(model, keys, recipe.sections["model"], known, ledger)
     shape = whole_shape(model)
-    RecipeRows.on(arguments, {"plan": plan}, experts=shape.get("num_experts") or None).read("dealt")
-    training = read_training(arguments, Section("model", inner, **{"max_sequence_length": 1, **shape}))
+    inside.known["experts"] = shape.get("num_experts") or None
+    inside.read("dealt")
+    inside.model.update({"max_sequence_length": 1, "num_mtp_layers": 0, **shape})
+    read_training(inside)
     if training["global_batch_size"] is None:
         raise ledger.error("the recipe says no global batch; give --set training.global_batch_size=N")
-    take_chunks(plan, arguments, Section("model", inner, **{"num_mtp_layers": 0, **shape}))
+    inside.read("schedule")
     called = ledger.told("recipe") or ""
     machine = Machine.of(file, [called])
     recipe.sections["plan"], recipe.sections["training"] = plan, training
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     _gpus_named(recipe, plan, unit, called)
-    gpus = gpus_of(recipe, file, shape, machine)
-    take_replicas(plan, training, arguments, gpus)
+    gpus = gpus_of(recipe, shape, machine)
+    take_replicas(inside, gpus)
     if training["precision"] == "fp32":
         training.assume("precision", "bf16", f"{known['called']}'s default")
     take_adapters(training, keys, known)
-    RecipeRows.on(keys, {"training": training}).follow(known.get("packing", ()))
-    stack = _stack(arguments, keys, training, known)
+    recipe.follow(known.get("packing", ()))
+    stack = _stack(inside, keys, known)
     for field, value in recipe.sections["stack"].items():
         stack[field] = value
     arguments.leave()
@@ -241,11 +246,11 @@ def named_precision(keys: Keys, names: Sequence[str], words: Mapping[str, Sequen
     return key, [] if said is None else list(map(str, known[str(said).lower()]))
 
 
-def _stack(arguments: Arguments, keys: Keys, training: Section, known: Mapping[str, Any]) -> Section:
+def _stack(recipe: Recipe, keys: Keys, known: Mapping[str, Any]) -> Section:
     """Megatron-Core's stack, as the framework sets it: how tokens go to experts, and in which precision gradients are
     summed, which the precision's object says where there is one."""
-    plain = arguments.raw("moe-token-dispatcher-type")
-    stack = read_stack(arguments, old=False)
+    plain, stack, training = recipe.keys.raw("moe-token-dispatcher-type"), recipe.stack, recipe.training
+    read_stack(recipe)
     stack.took("framework", known["framework"], "the file's kind")
     if plain == ["alltoall"] and "expert_dispatcher" not in stack:
         stack["expert_dispatcher"] = "alltoall"

@@ -13,10 +13,11 @@ from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.megatron.launch import gpus_of
 from sim.foreign.importers.megatron.model import read_model
-from sim.foreign.importers.megatron.plan import read_plan, read_stack, read_training, take_chunks, take_replicas
+from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
 from sim.foreign.importers.nemo.settings import model_named, named_precision, take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
-from sim.foreign.importers.recipes.settings import Settings, flat_keys, read_settings
+from sim.foreign.importers.recipes.rows import Recipe
+from sim.foreign.importers.recipes.settings import Settings, flat_keys
 
 
 def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
@@ -26,17 +27,22 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     off = [name for name in keys.names() if keys.raw(name) is False]
     arguments = _Translated(_words(keys, kind), ledger)
     whole = "num-layers" in arguments
-    plan = read_plan(arguments)
-    model = _model(arguments, plan, keys, file, kind)
+    recipe = Recipe(arguments, file, STEPS)
+    plan, training, stack = recipe.plan, recipe.training, recipe.stack
+    read_plan(recipe)
+    model = _model(recipe, keys, kind)
     shape = whole_shape(model)
-    training = _training(arguments, shape, keys)
+    recipe.sections["model"] = Section("model", ledger, **shape)
+    _training(recipe)
     take_adapters(training, keys, known)
-    take_chunks(plan, arguments, Section("model", ledger, num_layers=shape["num_layers"]))
+    recipe.read("schedule")
     machine = Machine.of(file)
-    gpus = gpus_of(plan, file, *_gpus(keys, known))
-    take_replicas(plan, training, arguments, gpus)
-    stack = read_stack(arguments, False, (known["framework"], known.get("version", "latest")))
-    for field, value in read_settings(keys, file).sections["stack"].items():
+    gpus = gpus_of(recipe, *_gpus(keys, known))
+    take_replicas(recipe, gpus)
+    read_stack(recipe, named=known["framework"], version=known.get("version", "latest"))
+    settings = Recipe(keys, file)
+    settings.take_settings(known["settings"])
+    for field, value in settings.stack.items():
         stack.setdefault(field, value)
     if whole and plan.get("ep", 1) > 1 and "expert_dispatcher" not in stack:
         stack.assume("expert_dispatcher", "allgather", "TransformerConfig's default of moe_token_dispatcher_type")
@@ -50,7 +56,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
             stack.took(field, False, switched_off)
     arguments.rest_to(keys)
     keys.leave()
-    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
+    return {**recipe.sections, "model": model, "cluster": machine.section(gpus)}
 
 
 def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:
@@ -137,9 +143,9 @@ def _argument(keys: Settings, key: str, name: str) -> list[str]:
     return [f"--{name}", str(value)]
 
 
-def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign, kind: str) -> Any:
+def _model(recipe: Recipe, keys: Settings, kind: str) -> Any:
     """The caller's model; the file's by its numbers; by its repository's name."""
-    known = table(kind)
+    known, arguments, plan, file = table(kind), recipe.keys, recipe.plan, recipe.file
     vocabulary = next((keys.whole(name) for name in known["vocabulary"] if name in keys), None)
     if vocabulary is None:
         vocabulary = _tokenizer(arguments, keys)
@@ -147,7 +153,8 @@ def _model(arguments: _Translated, plan: Section, keys: Settings, file: Foreign,
     if file.model is None and "num-layers" in arguments:
         if "num-query-groups" in arguments:
             arguments.put("group-query-attention")
-        model = read_model(arguments, plan)
+        read_model(recipe)
+        model = recipe.model
         found = known_model(repository) if repository is not None else None
         if vocabulary is None and found is not None:
             vocabulary = whole_shape(found)["vocab_size"]
@@ -186,15 +193,14 @@ def _tokenizer(arguments: _Translated, keys: Settings) -> int | None:
     return None
 
 
-def _training(arguments: _Translated, shape: Mapping[str, Any], keys: Settings) -> Section:
-    length = "seq-length" in arguments
+def _training(recipe: Recipe) -> None:
+    length = "seq-length" in recipe.keys
     if not length:
-        longest = min(int(shape.get("max_sequence_length", 4096)), 4096)
-        arguments.put("seq-length", str(longest))
-    training = read_training(arguments, Section("model", keys.ledger, **shape))
+        longest = min(int(recipe.model.get("max_sequence_length", 4096)), 4096)
+        recipe.keys.put("seq-length", str(longest))
+    read_training(recipe)
     if not length:
-        training.assume("sequence_length", training["sequence_length"], "the model's limit, but at most 4,096")
-    return training
+        recipe.training.assume("sequence_length", longest, "the model's limit, but at most 4,096")
 
 
 def _gpus(keys: Settings, known: Mapping[str, Any]) -> tuple[int | None, str]:

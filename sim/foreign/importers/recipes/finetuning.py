@@ -13,8 +13,8 @@ from typing import Any
 
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.foreign.importers.recipes.settings import Recipe, Settings
+from sim.foreign.importers.recipes.rows import Recipe
+from sim.foreign.importers.recipes.settings import Settings
 from sim.foreign.importers.recipes.sharding import deepspeed, fsdp
 
 _TABLE = "adapters"
@@ -23,23 +23,23 @@ _CHUNKED = ("linear_cross_entropy", "CutCrossEntropy", "liger_kernel", "use_lige
 """Parts of the names of switches whose loss comes in pieces with the head; other fused losses do not."""
 
 
-def finetuning(rows: RecipeRows) -> None:
+def finetuning(recipe: Recipe) -> None:
     """Fields that follow from the keys of a table's `finetuning`. Raises SpecError: a stage that is no plain training
     of the model, adapters of another kind, or a value that breaks a rule."""
-    recipe, keys = rows.recipe, rows.keys
+    keys = recipe.keys
     roles = table(recipe.kind)["finetuning"]
     _stage(keys, roles.get("stage", ()))
-    adapters(rows)
-    quantised(rows, *roles.get("quantised", ()))
-    packing(rows, *roles.get("packing", ()))
-    recomputed = _checkpointing(recipe, keys, roles)
-    sharded = deepspeed(rows, *roles.get("deepspeed", ())) or fsdp(rows, recomputed)
-    if sharded and (recipe.run.get("weights") != "16 bits" or recipe.sections["stack"].get("framework") == "deepspeed"):
+    adapters(recipe)
+    quantised(recipe, *roles.get("quantised", ()))
+    packing(recipe, *roles.get("packing", ()))
+    recomputed = _checkpointing(recipe, roles)
+    sharded = deepspeed(recipe, *roles.get("deepspeed", ())) or fsdp(recipe, recomputed)
+    if sharded and (recipe.run.get("weights") != "16 bits" or recipe.stack.get("framework") == "deepspeed"):
         recipe.run["weights"] = "32 bits"
     around_transformers = table(recipe.kind)["framework"] == "pytorch"
     if around_transformers:
-        _kernels(recipe, keys, roles)
-    if "precision" not in recipe.sections["training"] and {"bf16", "fp16"} & keys.ledger.settings.keys():
+        _kernels(recipe, roles)
+    if "precision" not in recipe.training and {"bf16", "fp16"} & keys.ledger.settings.keys():
         recipe.put("training.precision", "fp32", "neither bf16 nor fp16 is on")
     if not sharded and around_transformers:
         recipe.default("plan.zero_stage", 0, "neither DeepSpeed nor FSDP: every GPU holds the whole model")
@@ -62,10 +62,10 @@ def _stage(keys: Settings, names: Iterable[str]) -> None:
     raise keys.ledger.error(f"{name} {short(stage)!r} {why}")
 
 
-def adapters(rows: RecipeRows) -> None:
+def adapters(recipe: Recipe) -> None:
     """Read the rank of adapters, and the linears beside which they stand, by the keys of a table's `finetuning`. Raises
     SpecError: adapters of another kind than LoRA's."""
-    keys, roles, training = rows.keys, table(rows.recipe.kind)["finetuning"], rows.recipe.sections["training"]
+    keys, roles, training = recipe.keys, table(recipe.kind)["finetuning"], recipe.training
     ledger, known = keys.ledger, table(_TABLE)
     name, kind = keys.take(*roles["adapter"])
     kind = known["kinds"].get(str(kind).lower(), kind) if kind is not None else roles.get("without")
@@ -132,13 +132,13 @@ def adapted(
     return [ours for ours in linears if ours in found]
 
 
-def targets(rows: RecipeRows, names: Iterable[str], usual: Iterable[str] = ()) -> None:
+def targets(recipe: Recipe, names: Iterable[str], usual: Iterable[str] = ()) -> None:
     """The linears beside which a recipe's low-rank adapters stand, by the first of these keys that is there."""
-    source, said = rows.keys.take(*names)
-    training = rows.recipe.sections["training"]
+    source, said = recipe.keys.take(*names)
+    training = recipe.training
     found = said if isinstance(said, list) else list(usual) if said is None else [said]
     if training.get("adapter_rank") and found and "*_proj" not in found:  # which are all of them
-        rows.recipe.put("training.adapter_targets", adapted(map(str, found), source, training), source)
+        recipe.put("training.adapter_targets", adapted(map(str, found), source, training), source)
 
 
 def _modules(target: str) -> list[str]:
@@ -162,12 +162,12 @@ def _names(keys: Settings, names: Iterable[str]) -> list[str]:
     return [text] if re.search(r"[()|\\\[]", text) else [each.strip() for each in text.split(",") if each.strip()]
 
 
-def quantised(rows: RecipeRows, *names: str) -> None:
+def quantised(recipe: Recipe, *names: str) -> None:
     """A base whose weights are stored in fewer bits."""
     for name in names:
-        _, value = rows.keys.take(name)
+        _, value = recipe.keys.take(name)
         if value not in (None, False, "false", "none", ""):
-            stored(rows.recipe.sections["training"], name, value)
+            stored(recipe.training, name, value)
 
 
 def stored(training: Section, name: str, value: Any) -> None:
@@ -184,9 +184,9 @@ def stored(training: Section, name: str, value: Any) -> None:
         training.took("frozen_precision", "nf4", name)
 
 
-def packing(rows: RecipeRows, *names: str) -> None:
+def packing(recipe: Recipe, *names: str) -> None:
     """Whether samples are packed into full sequences, or each is one of the longest allowed."""
-    keys, name = rows.keys, next((each for each in names if each in rows.keys), "")
+    keys, name = recipe.keys, next((each for each in names if each in recipe.keys), "")
     if names and keys.flag(*names):
         why = "attention is priced over whole sequences; how long the samples are: --set training.packed_length=N"
         keys.ledger.ignore(name, True, why, matters=True)
@@ -195,9 +195,9 @@ def packing(rows: RecipeRows, *names: str) -> None:
         keys.ledger.ignore(name or names[0], "false" if name else "", why, matters=True)
 
 
-def _checkpointing(recipe: Recipe, keys: Settings, roles: Mapping[str, Any]) -> bool | None:
+def _checkpointing(recipe: Recipe, roles: Mapping[str, Any]) -> bool | None:
     """Layers computed again, which transformers does whole; where nothing is said the table's default holds."""
-    off = roles.get("not_checkpointing", ())
+    keys, off = recipe.keys, roles.get("not_checkpointing", ())
     if off and keys.flag(*off):
         recipe.put("plan.recompute", "none", off[0])
     name, value = keys.take(*roles.get("checkpointing", ()))
@@ -218,9 +218,9 @@ def _checkpointing(recipe: Recipe, keys: Settings, roles: Mapping[str, Any]) -> 
     return on
 
 
-def _kernels(recipe: Recipe, keys: Settings, roles: dict[str, Any]) -> None:
+def _kernels(recipe: Recipe, roles: dict[str, Any]) -> None:
     """The framework that runs the same code: transformers, eager or compiled, under DeepSpeed or PyTorch's own."""
-    stack, named = recipe.sections["stack"], roles.get("liger", ())
+    keys, stack, named = recipe.keys, recipe.stack, roles.get("liger", ())
     by_field = named if isinstance(named, dict) else dict.fromkeys(_EAGER, named)
     on = {name: _on(keys, name) for name in dict.fromkeys(name for names in by_field.values() for name in names)}
     fused = {field: name for field, names in by_field.items() for name in reversed(names) if on[name]}

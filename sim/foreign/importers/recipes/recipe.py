@@ -27,17 +27,16 @@ from sim.foreign.importers.huggingface.hub_models import named_model, whole_shap
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.recipes import finetuning, sharding, steps
 from sim.foreign.importers.recipes.interpolations import resolved
-from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.foreign.importers.recipes.settings import Recipe, flat_keys, new_recipe, take_settings
+from sim.foreign.importers.recipes.rows import Recipe
+from sim.foreign.importers.recipes.settings import flat_keys
 
 
-def scenario_of(rows: RecipeRows) -> dict[str, Any]:
+def scenario_of(recipe: Recipe) -> dict[str, Any]:
     """A scenario's sections from a recipe: the model, the GPUs, replicas, batch; the framework's defaults for the rest.
     Raises SpecError: no model, or numbers that do not go together."""
-    recipe, file = rows.recipe, rows.file
+    file, training = recipe.file, recipe.training
     ledger, known = file.ledger, table(recipe.kind)
-    plan, training, stack = (recipe.sections[name] for name in ("plan", "training", "stack"))
-    model = _model(recipe, file)
+    model = _model(recipe)
     shape = whole_shape(model)
     if isinstance(model, str) and shape.get("num_mtp_layers"):
         none = ledger.assume("model.num_mtp_layers", 0, f"{known['called']} trains no multi-token prediction")
@@ -46,22 +45,22 @@ def scenario_of(rows: RecipeRows) -> dict[str, Any]:
     defaults = known.get("defaults", {})
     for path, (value, source) in defaults.items():
         recipe.default(path, value, f"{known['called']}'s default: {source} ({known['version']})")
-    gpus = gpus_of(recipe, file, shape, machine)
+    gpus = gpus_of(recipe, shape, machine)
     _deal(recipe, gpus, shape, machine)
     if "sequence_length" not in training:
         assume_sequence(training, shape)
-    rows.known |= {each: known.get(each) for each in ("called", "at_once", "least_batch")}
-    rows.known["weights"] = recipe.sources.get("weights", defaults.get("run.weights", ("", ""))[1])
+    recipe.known |= {each: known.get(each) for each in ("called", "at_once", "least_batch")}
+    recipe.known["weights"] = recipe.sources.get("weights", defaults.get("run.weights", ("", ""))[1])
     for group in ("batch", "precision", "budget"):
-        rows.follow(table("run")[group])
+        recipe.follow(table("run")[group])
     recipe.put("stack.framework", known["framework"], "the file's kind")
     recipe.default("stack.version", "latest", "another by --set stack.version=DATE")
-    return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
+    return {**recipe.sections, "model": model, "cluster": machine.section(gpus)}
 
 
-def _model(recipe: Recipe, file: Foreign) -> Any:
+def _model(recipe: Recipe) -> Any:
     """The caller's model; the file's, by its shape or by its name; a config.json that it names beside it."""
-    section, name = recipe.sections["model"], recipe.run.get("model")
+    section, name, file = recipe.model, recipe.run.get("model"), recipe.file
     if file.model is not None:
         return file.model
     if "num_layers" in section:
@@ -76,9 +75,9 @@ def _model(recipe: Recipe, file: Foreign) -> Any:
     return named_model(found, recipe.sources["model"], file, by_letters=known.get("by_letters", False))
 
 
-def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], machine: Machine) -> int:
+def gpus_of(recipe: Recipe, shape: dict[str, Any], machine: Machine) -> int:
     """GPUs: the caller's; what the file says; the product of its degrees; what holds the model."""
-    run, plan, sources = recipe.run, recipe.sections["plan"], recipe.sources
+    run, plan, sources, file = recipe.run, recipe.plan, recipe.sources, recipe.file
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1) * run.get("replicated", 1)
     nodes, each, sharded = run.get("nodes", 0), run.get("gpus_per_node", 0), run.get("sharded", -1)
     own = machine.cluster.node.gpus_per_node
@@ -96,13 +95,13 @@ def gpus_of(recipe: Recipe, file: Foreign, shape: dict[str, Any], machine: Machi
     if told is not None:
         return told
     unit = plan.get("pp", 1) * lcm(unit // plan.get("pp", 1), plan.get("ep", 1))
-    gpus = machine.fewest_gpus(shape, unit, frozen=bool(recipe.sections["training"].get("adapter_rank")))
+    gpus = machine.fewest_gpus(shape, unit, frozen=bool(recipe.training.get("adapter_rank")))
     return _dividing(recipe, gpus, unit)
 
 
 def _dividing(recipe: Recipe, gpus: int, unit: int) -> int:
     """No more of the GPUs that nobody asked for than share the file's batch evenly."""
-    batch, plan = recipe.sections["training"].get("global_batch_size"), recipe.sections["plan"]
+    batch, plan = recipe.training.get("global_batch_size"), recipe.plan
     fewer = gpus
     while batch is not None and batch % max(1, fewer // unit) and fewer % (2 * unit) == 0:
         fewer //= 2
@@ -113,7 +112,7 @@ def _dividing(recipe: Recipe, gpus: int, unit: int) -> int:
 
 def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], machine: Machine) -> None:
     """Replicas, the groups that shard, and experts over GPUs."""
-    run, plan = recipe.run, recipe.sections["plan"]
+    run, plan = recipe.run, recipe.plan
     unit = plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1)
     dp = replicas(gpus, unit, plan.ledger, "tp · pp · cp")
     plan.took("dp", dp, "GPUs over tp · pp · cp")
@@ -132,9 +131,9 @@ def _deal(recipe: Recipe, gpus: int, shape: dict[str, Any], machine: Machine) ->
         machine.deal_experts(plan, shape, gpus)
 
 
-def fit(rows: RecipeRows) -> None:
+def fit(recipe: Recipe) -> None:
     """A micro-batch no larger than what a replica has of the batch, and that divides it."""
-    plan, batch = rows.plan, rows.recipe.sections["training"]["global_batch_size"]
+    plan, batch = recipe.plan, recipe.training["global_batch_size"]
     dp, micro = plan["dp"], plan["microbatch_size"]
     if batch % dp == 0 and batch // dp % micro:
         fits = next(size for size in range(min(micro, batch // dp), 0, -1) if batch // dp % size == 0)
@@ -143,16 +142,16 @@ def fit(rows: RecipeRows) -> None:
         )
 
 
-def usual_batch(rows: RecipeRows) -> None:
+def usual_batch(recipe: Recipe) -> None:
     """A batch of as many tokens as is usual."""
-    assume_batch(rows.recipe.sections["training"], rows.known["whole"])
+    assume_batch(recipe.training, recipe.known["whole"])
 
 
-def optimizer(rows: RecipeRows) -> None:
+def optimizer(recipe: Recipe) -> None:
     """The optimizer by its name."""
-    name = rows.recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
-    source = rows.recipe.sources.get("optimizer", f"{name}, the default")
-    take_optimizer(rows.recipe.sections["training"], name or None, source)
+    name = recipe.run.get("optimizer", "").rpartition(".")[2]  # of torch.optim.AdamW
+    source = recipe.sources.get("optimizer", f"{name}, the default")
+    take_optimizer(recipe.training, name or None, source)
 
 
 STEPS: dict[str, Callable[..., None]] = {
@@ -172,11 +171,11 @@ def read_recipe_of(kind: str, file: Foreign) -> dict[str, Any]:
         said = {key: value for key, value in plain.items() if key not in known["off"] or value not in (0, -1)}
         file = replace(file, data=said)
     keys = flat_keys(resolved(file.data), file, kind)
-    rows = RecipeRows(keys, new_recipe(kind, file), file, STEPS)
-    rows.follow(known.get("checks", ()))
-    take_settings(rows.recipe, keys, known["settings"])
-    rows.follow(known.get("rows", ()))
-    rows.sections = scenario_of(rows)
+    recipe = Recipe(keys, file, STEPS)
+    recipe.follow(known.get("checks", ()))
+    recipe.take_settings(known["settings"])
+    recipe.follow(known.get("rows", ()))
+    recipe.scenario = scenario_of(recipe)
     keys.leave()
-    rows.follow(known.get("after", ()))
-    return rows.sections
+    recipe.follow(known.get("after", ()))
+    return recipe.scenario

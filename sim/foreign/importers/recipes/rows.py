@@ -26,11 +26,13 @@ from typing import Any, Self
 
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Given
-from sim.foreign.importers.keys import Keys, table
+from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
-from sim.foreign.importers.recipes.settings import RECORDS, Recipe, take_settings
+from sim.foreign.importers.recipes.settings import RECORDS, rules_of, said_by
 from sim.foreign.rows import Rows
+
+NONE: Mapping[str, Callable[..., None]] = MappingProxyType({})
 
 
 class Facts(SimpleNamespace):
@@ -40,50 +42,106 @@ class Facts(SimpleNamespace):
         return None
 
 
-class RecipeRows(Rows):
-    """A recipe while it is read.
+class Recipe(Rows):
+    """What a file says, while it is read.
 
-    steps : functions that rows may call, by name. known : what rows have learned, by name.
-    sections : of the scenario, once there is one.
+    keys : the file's settings or arguments; kind, that of its table. steps : functions that rows may call, by name.
+    sections : model, plan, training and stack, as far as they are told.
+    run : facts that a scenario's fields follow from, such as nodes; sources, where each of them stands.
+    known : what rows have learned, by name. scenario : its sections, once they are there.
     """
 
-    def __init__(self, keys: Any, recipe: Recipe, file: Foreign, steps: Mapping[str, Callable[..., None]]) -> None:
-        self.keys, self.recipe, self.file, self.steps = keys, recipe, file, steps
-        self.known: dict[str, Any] = {}
-        self.sections: dict[str, Any] = {}
+    def __init__(
+        self, keys: Any, file: Foreign | None = None, steps: Mapping[str, Callable[..., None]] = NONE, **known: Any
+    ) -> None:
+        self.keys, self.kind, self.steps = keys, str(keys.kind), steps
+        self.file = file or Foreign("", None, keys.ledger, Given())
+        self.sections = {name: Section(name, keys.ledger) for name in RECORDS}
+        self.run: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.known = dict(known)
+        self.scenario: dict[str, Any] = {}
 
-    @classmethod
-    def on(
-        cls,
-        keys: Keys,
-        sections: Mapping[str, Section],
-        steps: Mapping[str, Callable[..., None]] = MappingProxyType({}),
-        kind: str = "",
-        **known: Any,
-    ) -> Self:
-        """Rows of a kind's table, the keys' own if none is named, that fill in sections, with what they know."""
-        file = Foreign("", None, keys.ledger, Given())
-        rows = cls(keys, Recipe(kind or keys.kind, dict(sections)), file, steps)
-        rows.known |= known
-        return rows
+    def beside(self, keys: Any, kind: str, **known: Any) -> Self:
+        """The same sections and facts, to be filled from other keys, by the rows of another kind's table."""
+        found = type(self)(keys, self.file, self.steps, **known)
+        found.kind = kind
+        found.sections, found.run, found.sources = self.sections, self.run, self.sources
+        return found
+
+    def put(self, path: str, value: Any, source: str) -> None:
+        """Set a field, or a fact of the run, by its dotted name, unless it is set or there is nothing to set."""
+        section, _, name = path.partition(".")
+        if value is None:
+            return
+        if section != "run" and name not in self.sections[section]:
+            self.sections[section].took(name, value, source)
+        elif section == "run" and name not in self.run:
+            self.run[name], self.sources[name] = value, source
+
+    def default(self, path: str, value: Any, why: str) -> None:
+        """Fill in a field, or a fact of the run, that is not set."""
+        section, _, name = path.partition(".")
+        if section == "run":
+            self.run.setdefault(name, value)
+        elif name not in self.sections[section]:
+            self.sections[section].assume(name, value, why)
+
+    def take_settings(self, rules: Mapping[str, Any]) -> None:
+        """What a table's rules find in the keys.
+
+        A rule is of a field, or a fact of the run, and names the keys that hold it; or is a mapping: `keys`; `words`
+        from the file's values to ours (to null for what the framework decides, or to several fields at once; `*` fits
+        any letters), `near`, words that stand for what only comes near, with the reason, and `else`, what messages say
+        of others; `times` a field, for a ratio; `left`, values that only the run settles, each with its reason;
+        `default` and `because`, what it is where the file does not say. Or it is a list of such mappings, of which the
+        first that says anything counts. Raises SpecError: a value that is not what its field takes.
+        """
+        for path, rule in rules.items():
+            for each in rules_of(rule):
+                key, value = said_by(self.keys, path, each)
+                if "times" in each and value is not None:
+                    section, _, name = each["times"].partition(".")
+                    other = self.sections[section].get(name)
+                    value = None if other is None else round(value * other)
+                several = value if isinstance(value, Mapping) else {path: value}
+                for field_path, found in several.items():
+                    self.put(field_path, found, f"{self.keys.label}{key}")
+                if "default" in each:
+                    self.default(path, each["default"], each["because"])
 
     def read(self, group: str) -> None:
         """Do what the rows of a group of the table say."""
-        self.follow(table(self.recipe.kind)[group])
+        self.follow(table(self.kind)[group])
 
     @property
-    def plan(self) -> Any:
+    def plan(self) -> Section:
         """The section `plan`."""
-        return self.recipe.sections["plan"]
+        return self.sections["plan"]
+
+    @property
+    def model(self) -> Section:
+        """The section `model`."""
+        return self.sections["model"]
+
+    @property
+    def training(self) -> Section:
+        """The section `training`."""
+        return self.sections["training"]
+
+    @property
+    def stack(self) -> Section:
+        """The section `stack`."""
+        return self.sections["stack"]
 
     def refused(self, why: str) -> SpecError:
         """The error for what is wrong with the file."""
-        return SpecError(f"{self.file.ledger.where}{'' if why.startswith(' ') else ': '}{why}")
+        return SpecError(f"{self.keys.ledger.where}{'' if why.startswith(' ') else ': '}{why}")
 
     def names(self) -> Mapping[str, Any]:
         """See the file's head."""
-        recipe, given = self.recipe, self.file.given
-        told = {f"{name}.{each}" for name, fields in recipe.sections.items() for each in fields}
+        given = self.file.given
+        told = {f"{name}.{each}" for name, fields in self.sections.items() for each in fields}
         data = self.file.data if isinstance(self.file.data, Mapping) else {}
         return {
             "told": told,
@@ -93,16 +151,16 @@ class RecipeRows(Rows):
             "given": self.file.model is not None,
             "given_cluster": given.cluster is not None,
             "given_gpus": given.gpus,
-            "source_of_model": recipe.sources.get("model"),
-            "sources": recipe.sources,
+            "source_of_model": self.sources.get("model"),
+            "sources": self.sources,
             **self.known,
         }
 
     def fields(self) -> Any:
         """Fields as far as they are told, else a scenario's defaults."""
-        told = {name: {**_defaults(name), **fields} for name, fields in self.recipe.sections.items()}
+        told = {name: {**_defaults(name), **fields} for name, fields in self.sections.items()}
         sections = {name: SimpleNamespace(**fields) for name, fields in told.items()}
-        return SimpleNamespace(**sections, run=Facts(**self.recipe.run))
+        return SimpleNamespace(**sections, run=Facts(**self.run))
 
     def words(self, text: Any) -> Any:
         """A text with {names} filled in."""
@@ -124,7 +182,7 @@ class RecipeRows(Rows):
 
     def _words(self, names: Mapping[str, Sequence[str]], of: Any) -> None:
         for name, (group, key) in names.items():
-            known, said = table(self.recipe.kind)[group], self.keys.text(key)
+            known, said = table(self.kind)[group], self.keys.text(key)
             said = None if said is None else said.rpartition(".")[2].lower()  # of AttnBackend.flash, torch.bfloat16
             if said is not None and said not in known:
                 raise self.keys.wrong(key, said, f"must be one of {', '.join(known)}")
@@ -138,7 +196,7 @@ class RecipeRows(Rows):
 
     def _switches(self, groups: Mapping[str, str], of: Any) -> None:
         for section, group in groups.items():
-            for switch, fields in table(self.recipe.kind)[group].items():
+            for switch, fields in table(self.kind)[group].items():
                 if self.keys.has(switch):
                     self._take({f"{section}.{field}": value for field, value in fields.items()}, f"--{switch}")
 
@@ -158,29 +216,29 @@ class RecipeRows(Rows):
 
     def _put(self, values: Mapping[str, Any], of: str) -> None:
         for path, value in values.items():
-            self.recipe.put(path, self.value(value), self.words(of))
+            self.put(path, self.value(value), self.words(of))
 
     def _take(self, values: Mapping[str, Any], of: str) -> None:
         for path, value in values.items():
             section, _, field = path.partition(".")
-            self.recipe.sections[section].took(field, self.value(value), self.words(of))
+            self.sections[section].took(field, self.value(value), self.words(of))
 
     def _default(self, values: Mapping[str, Sequence[Any]], of: Any) -> None:
         for path, (value, why) in values.items():
-            self.recipe.default(path, self.value(value), self.words(why))
+            self.default(path, self.value(value), self.words(why))
 
     def _set(self, values: Mapping[str, Any], of: str | None) -> None:
         for path, value in values.items():
             section, _, field = path.partition(".")
             found = self.value(value)
-            (self.recipe.run if section == "run" else self.recipe.sections[section])[field] = found
+            (self.run if section == "run" else self.sections[section])[field] = found
             if section == "run" and of is not None:
-                self.recipe.sources[field] = self.words(of)
+                self.sources[field] = self.words(of)
 
     def _drop(self, paths: Iterable[str], of: Any) -> None:
         for path in paths:
             section, dot, field = path.partition(".")
-            found: dict[str, Any] = self.recipe.run if section == "run" else self.recipe.sections[section]
+            found: dict[str, Any] = self.run if section == "run" else self.sections[section]
             found.pop(field, None) if dot else found.clear()
 
     def _leave(self, prefixes: Iterable[str], of: Any) -> None:
@@ -189,13 +247,13 @@ class RecipeRows(Rows):
 
     def _left(self, matters: bool, notes: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in notes.items():
-            self.file.ledger.ignore(self.words(name), self.value(value), self.words(why), matters)
+            self.keys.ledger.ignore(self.words(name), self.value(value), self.words(why), matters)
 
     _ignore, _mention = partialmethod(_left, True), partialmethod(_left, False)
 
     def _note(self, verb: str, values: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, (value, why) in values.items():
-            getattr(self.file.ledger, verb)(name, self.value(value), self.words(why))
+            getattr(self.keys.ledger, verb)(name, self.value(value), self.words(why))
 
     _tell, _assume = partialmethod(_note, "took"), partialmethod(_note, "assume")
 
@@ -206,14 +264,14 @@ class RecipeRows(Rows):
         take_repeated(self.plan, self.value(number), self.known["layers"], self.words(of))
 
     def _flush(self, local: Any, of: str) -> None:
-        batch = self.recipe.sections["training"]["global_batch_size"]
+        batch = self.sections["training"]["global_batch_size"]
         take_flushes(self.plan, self.words(of), self.value(local), batch)
 
     def _read(self, group: str, of: Any) -> None:
         self.read(group)
 
     def _settings(self, group: str, of: Any) -> None:
-        take_settings(self.recipe, self.keys, table(self.recipe.kind)[group])
+        self.take_settings(table(self.kind)[group])
 
     def _step(self, steps: Mapping[str, Sequence[Any]], of: Any) -> None:
         for name, arguments in steps.items():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from sim.foreign.importers.defaults import Foreign
 from sim.foreign.importers.keys import UNKNOWN_KEY, Keys, flat, table
-from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.ledger import short
 from sim.foreign.importers.sources import DEEPEST
 from sim.specs.base import Spec
 from sim.specs.model import ModelSpec
@@ -34,39 +33,6 @@ which is 16 but under accelerate's FSDP and DeepSpeed, which keep a copy in 32."
 
 _ALL_LEFT = ("steps", "sharded", "gpus_per_node")
 """Facts of which -1 says: as many as are left, or as there are."""
-
-
-@dataclass
-class Recipe:
-    """What a recipe says.
-
-    sections : model, plan, training and stack, as far as they are told.
-    run : facts that a scenario's fields follow from, such as nodes.
-    sources : where each fact of the run stands.
-    """
-
-    kind: str
-    sections: dict[str, Section]
-    run: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-
-    def put(self, path: str, value: Any, source: str) -> None:
-        """Set a field, or a fact of the run, by its dotted name, unless it is set or there is nothing to set."""
-        section, _, name = path.partition(".")
-        if value is None:
-            return
-        if section != "run" and name not in self.sections[section]:
-            self.sections[section].took(name, value, source)
-        elif section == "run" and name not in self.run:
-            self.run[name], self.sources[name] = value, source
-
-    def default(self, path: str, value: Any, why: str) -> None:
-        """Fill in a field, or a fact of the run, that is not set."""
-        section, _, name = path.partition(".")
-        if section == "run":
-            self.run.setdefault(name, value)
-        elif name not in self.sections[section]:
-            self.sections[section].assume(name, value, why)
 
 
 class Settings(Keys):
@@ -119,42 +85,6 @@ def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
     return Settings(said, file.ledger, kind)
 
 
-def new_recipe(kind: str, file: Foreign) -> Recipe:
-    """A recipe that says nothing yet."""
-    return Recipe(kind, {name: Section(name, file.ledger) for name in RECORDS})
-
-
-def read_settings(keys: Keys, file: Foreign) -> Recipe:
-    """What a table's `settings` find in a file's keys. Raises SpecError: a value that is not what its field takes."""
-    recipe = new_recipe(keys.kind, file)
-    take_settings(recipe, keys, table(keys.kind)["settings"])
-    return recipe
-
-
-def take_settings(recipe: Recipe, keys: Keys, rules: Mapping[str, Any]) -> None:
-    """What a table's rules find in a file's keys.
-
-    A rule is of a field, or a fact of the run, and names the keys that hold it; or is a mapping: `keys`; `words` from
-    the file's values to ours (to null for what the framework decides, or to several fields at once; `*` fits any
-    letters), `near`, words that stand for what only comes near, with the reason, and `else`, what messages say of
-    others; `times` a field, for a ratio; `left`, values that only the run settles, each with its reason; `default` and
-    `because`, what it is where the file does not say. Or it is a list of such mappings, of which the first that says
-    anything counts. Raises SpecError: a value that is not what its field takes.
-    """
-    for path, rule in rules.items():
-        for each in rules_of(rule):
-            key, value = _said(keys, path, each)
-            if "times" in each and value is not None:
-                section, _, name = each["times"].partition(".")
-                other = recipe.sections[section].get(name)
-                value = None if other is None else round(value * other)
-            several = value if isinstance(value, Mapping) else {path: value}
-            for field_path, found in several.items():
-                recipe.put(field_path, found, f"{keys.label}{key}")
-            if "default" in each:
-                recipe.default(path, each["default"], each["because"])
-
-
 def rules_of(rule: Any) -> list[Mapping[str, Any]]:
     """A table's setting as its alternatives, each with `keys`."""
     if isinstance(rule, Mapping):
@@ -162,7 +92,7 @@ def rules_of(rule: Any) -> list[Mapping[str, Any]]:
     return list(rule) if rule and isinstance(rule[0], Mapping) else [{"keys": rule}]
 
 
-def _said(keys: Keys, path: str, rule: Mapping[str, Any]) -> tuple[str, Any]:
+def said_by(keys: Keys, path: str, rule: Mapping[str, Any]) -> tuple[str, Any]:
     """(the key that is there, what it says; None where it says nothing, or leaves it to the run)."""
     names, left = rule["keys"], {str(word).lower(): why for word, why in rule.get("left", {}).items()}
     for name in names:

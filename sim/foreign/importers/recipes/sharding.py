@@ -8,8 +8,8 @@ from typing import Any
 
 from sim.foreign.importers.keys import Keys, flat, table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.foreign.importers.recipes.settings import Recipe, Settings
+from sim.foreign.importers.recipes.rows import Recipe
+from sim.foreign.importers.recipes.settings import Settings
 from sim.foreign.importers.sources import beside, parse_json, text_of
 
 _NODE = 8
@@ -17,18 +17,18 @@ _NODE = 8
 _FSDP = "fsdp_config"
 
 
-def deepspeed(rows: RecipeRows, *names: str) -> bool:
+def deepspeed(recipe: Recipe, *names: str) -> bool:
     """What a DeepSpeed configuration says of sharding; whether there is one.
 
     It stands in the recipe, or in a file that this names and that lies beside it; of one that is not there, the stage
     is told by its name. Raises SpecError: a file that cannot be read, or a stage that DeepSpeed does not have.
     """
-    recipe, keys, file = rows.recipe, rows.keys, rows.file
+    keys, file = recipe.keys, recipe.file
     name = next((each for each in names if each in keys), None)
     nested = [each for each in names if any(key.startswith(f"{each}.") for key in keys.names())]
     if name is None and not nested:
         return False
-    recipe.sections["stack"].took("framework", "deepspeed", name or nested[0])
+    recipe.stack.took("framework", "deepspeed", name or nested[0])
     if nested:
         zero = keys.below(f"{nested[0]}.zero_optimization")
         _zero(recipe, zero, f"{nested[0]}.zero_optimization")
@@ -58,21 +58,19 @@ def deepspeed(rows: RecipeRows, *names: str) -> bool:
 
 
 def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
-    plan = recipe.sections["plan"]
-    sections = {"plan": plan, "stack": recipe.sections["stack"]}
-    rows = RecipeRows.on(zero, sections, kind="deepspeed", source=source)
-    rows.read("zero")
+    inside = recipe.beside(zero, "deepspeed", source=source)
+    inside.read("zero")
     group = zero.take("mics_shard_size")[1]
-    if isinstance(group, int) and group > 0 and plan["zero_stage"] == 3:
+    if isinstance(group, int) and group > 0 and recipe.plan["zero_stage"] == 3:
         recipe.put("run.sharded", group, f"{source}.mics_shard_size")
-    rows.read("overlaps")
+    inside.read("overlaps")
     zero.leave()
 
 
-def fsdp(rows: RecipeRows, recomputed: bool | None = None) -> bool:
+def fsdp(recipe: Recipe, recomputed: bool | None = None) -> bool:
     """What the keys of FSDP say, of accelerate and of the Trainer; whether there are any. Raises SpecError: a strategy
     that FSDP does not have."""
-    recipe, keys = rows.recipe, rows.keys
+    keys = recipe.keys
     _, words = keys.take("fsdp")
     words = words if isinstance(words, list) else str(words or "").split()
     for word in words:
@@ -83,13 +81,13 @@ def fsdp(rows: RecipeRows, recomputed: bool | None = None) -> bool:
     keys.take("fsdp_version")
     if not there:
         return False
-    plan, stage = recipe.sections["plan"], _shard(recipe, inner, *_strategy(words, inner))
+    plan, stage = recipe.plan, _shard(recipe, inner, *_strategy(words, inner))
     offload = inner.flag("fsdp_offload_params", "offload_params") or "offload" in words
     if offload:
         plan.took("optimizer_offload", 1.0, "FSDP's offload of parameters, priced as that of the optimizer's state")
     again = inner.flag("fsdp_activation_checkpointing", "activation_checkpointing")
     if again and not recomputed:
-        recipe.sections["plan"].took("recompute", "full", "fsdp_config: activation_checkpointing")
+        recipe.plan.took("recompute", "full", "fsdp_config: activation_checkpointing")
     for key, value in inner.rest().items():
         matters = key.removeprefix("fsdp_") in table("fsdp")["paced"] and value not in (False, None, "NO_PREFETCH")
         why = "when FSDP gathers, and in which precision, is the stack's; see stack.*"
@@ -111,9 +109,9 @@ def _strategy(words: list[Any], inner: Settings) -> tuple[str, Any]:
     return "fsdp", next(named, "full_shard")
 
 
-def strategy(rows: RecipeRows, name: str) -> None:
+def strategy(recipe: Recipe, name: str) -> None:
     """Composer's and OLMo's sharding_strategy of FSDP; without FSDP's section every GPU holds the whole model."""
-    recipe, keys, section = rows.recipe, rows.keys, name.partition(".")[0]
+    keys, section = recipe.keys, name.partition(".")[0]
     said = keys.text(name)
     if said is not None:
         _shard(recipe, keys, name, said)

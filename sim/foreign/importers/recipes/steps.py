@@ -13,37 +13,37 @@ from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
 from sim.foreign.importers.pipeline_layouts import layers_of_ranks, layout_of
 from sim.foreign.importers.recipes.finetuning import adapted, stored
-from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.recipes.rows import Recipe
 
 
-def shape(rows: RecipeRows) -> None:
+def shape(recipe: Recipe) -> None:
     """Learn `layers` and `experts` of the scenario's model, the caller's, or the one that the file names; None where
     none is known."""
-    found = rows.sections.get("model", rows.file.model) or known_model(rows.recipe.run.get("model", ""))
+    found = recipe.scenario.get("model", recipe.file.model) or known_model(recipe.run.get("model", ""))
     whole = whole_shape(found) if found else {}
-    rows.known |= {"layers": whole.get("num_layers"), "experts": whole.get("num_experts")}
+    recipe.known |= {"layers": whole.get("num_layers"), "experts": whole.get("num_experts")}
 
 
-def vocabulary(rows: RecipeRows) -> None:
+def vocabulary(recipe: Recipe) -> None:
     """Learn `words` of the model of the hub that the tokenizer is named after; None where it is not known."""
-    found = known_model(rows.known["tokenizer"] or "")
-    rows.known["words"] = whole_shape(found)["vocab_size"] if found else None
+    found = known_model(recipe.known["tokenizer"] or "")
+    recipe.known["words"] = whole_shape(found)["vocab_size"] if found else None
 
 
-def duration(rows: RecipeRows) -> None:
+def duration(recipe: Recipe) -> None:
     """Composer's max_duration: batches (ba), tokens (tok, T); epochs say nothing of them."""
-    name, value = rows.keys.take("max_duration")
+    name, value = recipe.keys.take("max_duration")
     found = re.fullmatch(r"([\d_.]+(?:e\d+)?)\s*(ba|tok|T|)", str(value))
     if found is not None:
         number, tokens = float(found[1].replace("_", "")), found[2] in ("tok", "T")
-        rows.recipe.put("run.tokens" if tokens else "run.steps", number if tokens else int(number), name)
+        recipe.put("run.tokens" if tokens else "run.steps", number if tokens else int(number), name)
     elif value is not None:
-        rows.keys.ledger.ignore(name, value, "the number of tokens depends on the data; see training.tokens")
+        recipe.keys.ledger.ignore(name, value, "the number of tokens depends on the data; see training.tokens")
 
 
-def nanotron_model(rows: RecipeRows) -> None:
+def nanotron_model(recipe: Recipe) -> None:
     """nanotron's model_config, which is that of a model of the hub."""
-    model, known, file = rows.file.data.get("model"), table("nanotron")["configs"], rows.file
+    model, known, file = recipe.file.data.get("model"), table("nanotron")["configs"], recipe.file
     found = model.get("model_config") if isinstance(model, Mapping) else None
     config: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     if file.model is not None:
@@ -51,7 +51,7 @@ def nanotron_model(rows: RecipeRows) -> None:
     kind = next((ours for name, ours in known.items() if config.get(name)), None)
     if kind is None or config.get("moe_config") or config.get("num_experts"):
         what = "has experts" if kind is not None else "is of no architecture that is known"
-        raise rows.refused(f"model.model_config {what}; give --model config.json with the same shape")
+        raise recipe.refused(f"model.model_config {what}; give --model config.json with the same shape")
     plain = {
         key: int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}(_\d{3})+", value) else value
         for key, value in config.items()
@@ -64,21 +64,21 @@ def nanotron_model(rows: RecipeRows) -> None:
     section = read_model({"model_type": kind, **plain}, file.ledger)
     if kind == "qwen2" and config.get("attention_bias") is False:
         section.pop("qkv_bias", None)
-    rows.recipe.sections["model"].update(section)
+    recipe.model.update(section)
 
 
-def torchtune_model(rows: RecipeRows) -> None:
+def torchtune_model(recipe: Recipe) -> None:
     """The model by its builder's name, whether its base is quantised, and the linears beside which adapters stand."""
-    recipe, keys, training = rows.recipe, rows.keys, rows.recipe.sections["training"]
+    keys, training = recipe.keys, recipe.training
     model = recipe.run.get("model", "")
     builder = model.rpartition(".")[2]
     quantised = builder.startswith("qlora_") or keys.raw("model.quantize_base") is True
     builder = builder.removeprefix("qlora_").removeprefix("lora_")
     named = recipe.run["model"] = table("torchtune")["builders"].get(builder, builder).replace("_", "-")
-    if rows.file.model is None and known_model(named, by_letters=True) is None:
+    if recipe.file.model is None and known_model(named, by_letters=True) is None:
         why = "it sees images, which flopcast does not model" if "vision" in builder else "it is not known"
         why += "; give --model PRESET or --model config.json"
-        raise rows.refused(f"model._component_ {short(model)}: {why}")
+        raise recipe.refused(f"model._component_ {short(model)}: {why}")
     if quantised:
         stored(training, "model._component_", "quantize_base")
     _, modules = keys.take("model.lora_attn_modules")
@@ -90,13 +90,13 @@ def torchtune_model(rows: RecipeRows) -> None:
         recipe.put("training.adapter_targets", found, "model.lora_attn_modules and model.apply_lora_to_mlp")
 
 
-def prime_rl_model(rows: RecipeRows) -> None:
+def prime_rl_model(recipe: Recipe) -> None:
     """What prime-rl's [model] says by its sections: of what is computed again, compiled and adapted."""
-    trainer = rows.file.data.get("trainer")
-    model = {**_mapping(rows.file.data, "model"), **_mapping(trainer, "model")}
+    trainer = recipe.file.data.get("trainer")
+    model = {**_mapping(recipe.file.data, "model"), **_mapping(trainer, "model")}
     ac = _mapping(model, "ac")
     lora = model.get("lora") or _mapping(model, "experimental").get("lora")
-    rows.known |= {
+    recipe.known |= {
         "again": "ac" in model or "ac_offloading" in model,
         "mode": ac.get("mode", "full"),
         "every": ac.get("freq", 1),
@@ -107,11 +107,11 @@ def prime_rl_model(rows: RecipeRows) -> None:
     }
 
 
-def fewer_layers(rows: RecipeRows) -> None:
+def fewer_layers(recipe: Recipe) -> None:
     """A model cut short to so many `layers`."""
-    model = rows.sections["model"]
-    number = rows.file.ledger.took("model.num_layers", rows.known["layers"], "model.debug.num_layers")
-    rows.sections["model"] = {**({"preset": model} if isinstance(model, str) else model), "num_layers": number}
+    model = recipe.scenario["model"]
+    number = recipe.file.ledger.took("model.num_layers", recipe.known["layers"], "model.debug.num_layers")
+    recipe.scenario["model"] = {**({"preset": model} if isinstance(model, str) else model), "num_layers": number}
 
 
 def _mapping(data: Any, name: str) -> Mapping[str, Any]:
@@ -124,12 +124,12 @@ _DEFAULT = "MaxText's default: configs/base.yml"
 _ACTOR = "actor_rollout_ref.actor."
 
 
-def _scale(model: Section, scale: int, rows: RecipeRows) -> None:
+def _scale(model: Section, scale: int, recipe: Recipe) -> None:
     """Multiply the sizes as global_parameter_scale says: of its doublings in turn one is of heads and MLP, one of the
     hidden size, one of layers (src/maxtext/configs/types.py, get_individual_scales). Raises SpecError: no power of two.
     """
     if scale & (scale - 1):
-        raise rows.refused(f"global_parameter_scale {scale} must be a power of two")
+        raise recipe.refused(f"global_parameter_scale {scale} must be a power of two")
     whole, rest = divmod(scale.bit_length() - 1, 3)
     heads, hidden = whole + (rest > 0), whole + (rest > 1)
     doublings = {"num_heads": heads, "num_kv_heads": heads, "intermediate_size": heads, "hidden_size": hidden}
@@ -138,28 +138,28 @@ def _scale(model: Section, scale: int, rows: RecipeRows) -> None:
             model.took(name, model[name] << count, f"base_* × {1 << count}, of global_parameter_scale {scale}")
 
 
-def _named(rows: RecipeRows) -> dict[str, Any] | None:
+def _named(recipe: Recipe) -> dict[str, Any] | None:
     """The model of model_name, whose own file is laid over this one's keys (src/MaxText/pyconfig.py,
     update_model_vars); None where there is none, or the name is not known."""
-    name = rows.recipe.run.get("model", "default")
+    name = recipe.run.get("model", "default")
     known = table(_MAXTEXT)["models"].get(name.lower(), name)
     found = None if name == "default" else known_model(known, by_letters=True)
     if found is None:
         return None
     shape = whole_shape(found)
-    for field, value in rows.recipe.sections["model"].items():
+    for field, value in recipe.model.items():
         if field in shape and shape[field] != value:
             why = f"model_name {short(name)} says {shape[field]}, and counts"
-            rows.file.ledger.ignore(f"model.{field}", value, why)
+            recipe.file.ledger.ignore(f"model.{field}", value, why)
     return shape
 
 
-def maxtext_model(rows: RecipeRows) -> None:
+def maxtext_model(recipe: Recipe) -> None:
     """The shape, from base_* times global_parameter_scale, or the name's; the block says what its layers are."""
-    recipe, keys, file, known = rows.recipe, rows.keys, rows.file, table(_MAXTEXT)
-    model, block = recipe.sections["model"], keys.text("decoder_block")
+    keys, file, known = recipe.keys, recipe.file, table(_MAXTEXT)
+    model, block = recipe.model, keys.text("decoder_block")
     gates, tied = keys.take("mlp_activations")[1], keys.flag("logits_via_embedding")
-    scale, named = keys.whole("global_parameter_scale") or 1, _named(rows)
+    scale, named = keys.whole("global_parameter_scale") or 1, _named(recipe)
     if named is not None or "num_layers" not in model or file.model is not None:
         model.clear()
         if recipe.run.get("model") == "default":
@@ -167,18 +167,18 @@ def maxtext_model(rows: RecipeRows) -> None:
         if named is not None and scale > 1 and file.model is None:
             model.update(named)
             file.ledger.took("model", named["name"], f"model_name {recipe.run.pop('model')}")
-            _scale(model, scale, rows)
+            _scale(model, scale, recipe)
         return
     recipe.run.pop("model", None)
-    _scale(model, scale, rows)
+    _scale(model, scale, recipe)
     if block is not None and block not in known["blocks"]:
         why = "is not described by the numbers of this file; give --model PRESET or --model config.json"
-        raise rows.refused(f"decoder_block {short(block)!r} {why}")
+        raise recipe.refused(f"decoder_block {short(block)!r} {why}")
     model["name"] = block or "maxtext"
     for field, value in known["blocks"][block or "default"].items():
         model.took(field, value, f"decoder_block {block or 'llama2'}")
     if model["position"] == "learned":
-        model["max_sequence_length"] = recipe.sections["training"].get("sequence_length", 2048)
+        model["max_sequence_length"] = recipe.training.get("sequence_length", 2048)
     for field, value in known["usual"].items():
         if field not in model:
             model.assume(field, value, _DEFAULT)
@@ -189,21 +189,21 @@ def maxtext_model(rows: RecipeRows) -> None:
             model.pop(field, None)
 
 
-def mesh(rows: RecipeRows) -> None:
+def mesh(recipe: Recipe) -> None:
     """Degrees from the axes of the mesh, inside a slice or node and between them. -1 stands for all GPUs that are left.
     Experts' axis takes GPUs of its own, which are replicas to attention."""
-    known, keys, recipe, found = table(_MAXTEXT), rows.keys, rows.recipe, dict[str, int]()
+    known, keys, found = table(_MAXTEXT), recipe.keys, dict[str, int]()
     for degree, names in known["axes"].items():
         axes = [f"{where}{name}" for name in names for where in ("ici_", "dcn_")]
         values = [(keys.whole(axis, least=-1), known["left_axes"].get(axis, 1)) for axis in axes]
         whole = [usual if value is None else value for value, usual in values]
         found[degree] = -1 if -1 in whole else prod(whole)
         if degree in ("tp", "cp", "pp", "experts", "single") and found[degree] < 1:
-            raise rows.refused(f"one of {', '.join(axes)} is -1, all GPUs left; write its number")
+            raise recipe.refused(f"one of {', '.join(axes)} is -1, all GPUs left; write its number")
         if degree in ("tp", "cp", "pp"):
             recipe.put(f"plan.{degree}", found[degree], f"the mesh's axes {', '.join(names)}")
     if found["single"] > 1:
-        raise rows.refused(f"axes of {', '.join(known['axes']['single'])} are not modelled")
+        raise recipe.refused(f"axes of {', '.join(known['axes']['single'])} are not modelled")
     data, fsdp, experts, source = found["replicated"], found["sharded"], found["experts"], "the mesh's axes"
     recipe.put("plan.zero_stage", 0 if fsdp == 1 else 3, f"{source} of fsdp")
     if fsdp > 1:
@@ -212,18 +212,18 @@ def mesh(rows: RecipeRows) -> None:
         recipe.put("run.sharded", data * experts, f"{source} of data and experts")
     elif data > 1:
         recipe.put("run.replicated", data, f"{source} of data")
-    rows.known["experts"] = experts
+    recipe.known["experts"] = experts
 
 
-def ends_of_pipeline(rows: RecipeRows) -> None:
+def ends_of_pipeline(recipe: Recipe) -> None:
     """Layers of the first and the last pipeline stage, where they differ from those between."""
-    name, plan = f"{_ACTOR}megatron.override_transformer_config.num_layers_in_", rows.plan
-    first, last = (rows.keys.whole(f"{name}{end}_pipeline_stage") for end in ("first", "last"))
-    found = rows.file.model or known_model(rows.recipe.run.get("model", ""))
+    name, plan = f"{_ACTOR}megatron.override_transformer_config.num_layers_in_", recipe.plan
+    first, last = (recipe.keys.whole(f"{name}{end}_pipeline_stage") for end in ("first", "last"))
+    found = recipe.file.model or known_model(recipe.run.get("model", ""))
     stages = plan.get("pp", 1) * plan.get("num_chunks", 1)
     if (first, last) == (None, None) or found is None or stages < 3:
         return
     layers = layers_of_ranks(number := whole_shape(found)["num_layers"], stages, first, last)
     if layers is None:
-        raise rows.refused(f"{number} layers cannot be dealt to {stages} stages; see {name}first_pipeline_stage")
+        raise recipe.refused(f"{number} layers cannot be dealt to {stages} stages; see {name}first_pipeline_stage")
     plan.took("pipeline_layout", layout_of(layers), f"{name}first_pipeline_stage and last")

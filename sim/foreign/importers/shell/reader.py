@@ -118,7 +118,7 @@ class Reader:
                 break
             if node.is_named and node.type != "comment":
                 beside = node.next_sibling is not None and node.next_sibling.type == "&"
-                status = self._apart([node]) if beside else self._one(node)
+                status = self._one(node) if not beside else self._apart([node])
         return status
 
     def _nested(self, nodes: Sequence[Node]) -> bool | None:
@@ -128,14 +128,15 @@ class Reader:
         self.inside -= 1
         return status
 
-    def _apart(self, nodes: Sequence[Node]) -> None:
-        """Follow commands that another process runs: what they set stays there, and how they end is not known."""
+    def _apart(self, nodes: Sequence[Node]) -> bool | None:
+        """Follow commands that another process runs: what they set stays there, and how they end is not known (None)."""
         before = dict(self.values.variables)
         self.inside += 1
         for node in nodes:
             if node.is_named and node.type != "comment":
                 self._one(node)
         self.values.variables, self.inside = before, self.inside - 1
+        return None
 
     def _one(self, node: Node) -> bool | None:
         self.script.read += 1
@@ -343,11 +344,11 @@ class Reader:
 
     def _file(self, node: Node, redirect: Redirect) -> None:
         """The file that output is written to, and words behind it, which are the command's."""
-        first, *more = [part for part in node.named_children if part.type != "file_descriptor"] or [None]
-        signs = {text_of(part) for part in node.children if part is not first}
-        if first is not None and signs & {">", ">>", ">|", "&>", "&>>"} and not signs & {"0", "2"}:
-            redirect.target = self.values.value(first)
-        redirect.words += [part for part in more if part is not None]
+        named = [part for part in node.named_children if part.type != "file_descriptor"]
+        signs = {text_of(part) for part in node.children if part not in named}
+        if named and signs & {">", ">>", ">|", "&>", "&>>"} and not signs & {"0", "2"}:
+            redirect.target = self.values.value(named[0])
+        redirect.words += named[1:]
 
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""

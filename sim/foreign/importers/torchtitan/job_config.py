@@ -17,8 +17,7 @@ from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
 from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import targets
-from sim.foreign.importers.recipes.rows import RecipeRows
-from sim.foreign.importers.recipes.settings import Recipe
+from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.sources import DEEPEST
 from sim.foreign.importers.torchtitan.model import DEFAULT, KIND, converted, read_flavor, take_pipeline
 
@@ -151,28 +150,27 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     model = _further_tokens(model, keys, ledger)
     shape = whole_shape(model)
     machine = Machine.of(file)
-    plan, training = Section("plan", ledger), Section("training", ledger, sequence_length=None)
-    sections = {"plan": plan, "training": training, "stack": Section("stack", ledger)}
-    rows = RecipeRows(keys, Recipe(KIND, sections), file, STEPS)
-    rows.known["mixture"] = bool(shape.get("num_experts"))
-    rows.read("degrees")
-    rows.read("experts")
-    gpus = _gpus(rows, shape, machine)
+    recipe = Recipe(keys, file, STEPS)
+    plan, training = recipe.plan, recipe.training
+    recipe.known["mixture"] = bool(shape.get("num_experts"))
+    recipe.read("degrees")
+    recipe.read("experts")
+    gpus = _gpus(recipe, shape, machine)
     unit = plan["tp"] * plan["cp"] * plan["pp"]
     plan.took("dp", replicas(gpus, unit, ledger, "tp · cp · pp"), "GPUs over tp · cp · pp")
-    rows.read("replicas")
+    recipe.read("replicas")
     local = keys.whole("training.local_batch_size", "training.batch_size")
     local = local if local is not None else ledger.assume("training.local_batch_size", 8, DEFAULT)
     take_pipeline(plan, local, keys, shape)
-    rows.known |= {"local": local, "layers": int(shape["num_layers"])}
-    rows.read("training")
+    recipe.known |= {"local": local, "layers": int(shape["num_layers"])}
+    recipe.read("training")
     take_optimizer(training, keys.text("optimizer.name"), "optimizer.name")
-    rows.read("stack")
-    rows.read("low_rank")
+    recipe.read("stack")
+    recipe.read("low_rank")
     for prefix in ("model.adapters", "model", "training", "parallelism", "activation_checkpoint", "experimental"):
         keys.below(prefix).leave()
     keys.leave()
-    return {"model": model, "cluster": machine.section(gpus), **sections}
+    return {**recipe.sections, "model": model, "cluster": machine.section(gpus)}
 
 
 def _dotted(data: Mapping[str, Any], ledger: Ledger) -> Keys:
@@ -197,8 +195,8 @@ def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
     return section
 
 
-def _gpus(rows: RecipeRows, shape: dict[str, Any], machine: Machine) -> int:
-    plan, file, replicated, sharded = rows.plan, rows.file, rows.known["replicated"], rows.known["sharded"]
+def _gpus(recipe: Recipe, shape: dict[str, Any], machine: Machine) -> int:
+    plan, file, replicated, sharded = recipe.plan, recipe.file, recipe.known["replicated"], recipe.known["sharded"]
     unit = plan["tp"] * plan["cp"] * plan["pp"] * replicated
     if sharded > 0:
         if file.given.gpus not in (None, unit * sharded):
@@ -208,19 +206,19 @@ def _gpus(rows: RecipeRows, shape: dict[str, Any], machine: Machine) -> int:
     return told_gpus(file, file.started or NOT_SAID) or machine.fewest_gpus(shape, unit)
 
 
-def compiled_parts(rows: RecipeRows) -> None:
+def compiled_parts(recipe: Recipe) -> None:
     """Learn `apart`, what is compiled where the model is not."""
-    parts = rows.keys.take("compile.components")[1]
+    parts = recipe.keys.take("compile.components")[1]
     apart = isinstance(parts, list) and "model" not in parts
-    rows.known["apart"] = ", ".join(map(str, parts)) if apart else None
+    recipe.known["apart"] = ", ".join(map(str, parts)) if apart else None
 
 
-def balancer(rows: RecipeRows) -> None:
+def balancer(recipe: Recipe) -> None:
     """Which pieces of a sequence context-parallel ranks hold."""
     name = "context_parallel_load_balancer"
-    if rows.keys.says(f"parallelism.{name}"):
-        said = str(rows.keys.take(f"parallelism.{name}")[1])
-        rows.recipe.sections["stack"].took("balanced_context", said.lower() != "none", name)
+    if recipe.keys.says(f"parallelism.{name}"):
+        said = str(recipe.keys.take(f"parallelism.{name}")[1])
+        recipe.stack.took("balanced_context", said.lower() != "none", name)
 
 
 STEPS = {each.__name__: each for each in (compiled_parts, balancer, converted, targets)}

@@ -9,7 +9,7 @@ from sim.errors import SpecError, nearest
 from sim.foreign.importers.keys import Keys, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.pipeline_layouts import layout_of
-from sim.foreign.importers.recipes.rows import RecipeRows
+from sim.foreign.importers.recipes.rows import Recipe
 
 KIND = "torchtitan"
 
@@ -172,12 +172,12 @@ def _points(points: Any, layers: int, wrong: SpecError) -> list[int] | None:
 _GATHERS = "enable_fsdp_float8_all_gather"
 
 
-def converted(rows: RecipeRows) -> None:
+def converted(recipe: Recipe) -> None:
     """Learn `less`, the precision of converted linears, `said_by`, and whether float8's sections ask to gather in it.
 
     The converters' names say so, or the sections that older files have for each.
     """
-    keys, known = rows.keys, table(KIND)["converters"]
+    keys, known = recipe.keys, table(KIND)["converters"]
     _, converters = keys.take("model.converters")
     names = converters if isinstance(converters, list) else str(converters or "").replace(",", " ").split()
     found = [(known[part], f"{name}: linears") for name in names[:20] for part in known if part in str(name).lower()]
@@ -195,5 +195,5 @@ def converted(rows: RecipeRows) -> None:
         keys.below(section).leave()
     if any(by_rows) and any(asked):
         keys.ledger.ignore(_GATHERS, True, "without effect with recipe_name rowwise")
-    rows.known["less"], rows.known["said_by"] = found[0] if found else (None, "")
-    rows.known["gathers"] = any(asked) and not any(by_rows)
+    recipe.known["less"], recipe.known["said_by"] = found[0] if found else (None, "")
+    recipe.known["gathers"] = any(asked) and not any(by_rows)
