@@ -167,15 +167,15 @@ def test_files_beside_a_script_are_read_and_no_others(tmp_path):
     (folder / "conf" / "sizes.sh").write_text("MBS=4\n")
     (tmp_path / "outside.sh").write_text("TP=2\n")
     (folder / "link.sh").symlink_to(tmp_path / "outside.sh")
-    (folder / "inner.sh").write_text(
-        f"#SBATCH --ntasks-per-node=8\nsrun python pretrain_gpt.py {SHAPE} --micro-batch-size $MBS\n"
-    )
     run = folder / "run.sh"
     run.write_text(
         'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nsource $HERE/conf/sizes.sh\nsbatch --nodes=2 inner.sh\n'
+        f"srun -N 2 --ntasks-per-node=8 python pretrain_gpt.py {SHAPE} --micro-batch-size $MBS\n"
     )
-    found = import_file(run).scenario().plan
+    imported = import_file(run)
+    found = imported.scenario().plan
     assert (found.microbatch_size, found.num_gpus) == (4, 16)
+    assert any(entry.note == "starts another script; import that" for entry in imported.ledger.ignored)
     for name in ("../outside.sh", "link.sh", str(tmp_path / "outside.sh")):
         run.write_text(f"source {name}\ntorchrun pretrain_gpt.py {SHAPE} --tensor-model-parallel-size ${{TP:-1}}\n")
         imported = import_file(run)

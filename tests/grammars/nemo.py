@@ -40,17 +40,9 @@ def _script(rng, parts, facts):
         call, rank = "finetune_recipe", rng.choice([8, 16])
         adapters = f"recipe.peft.dim = {rank}"
         facts["training.adapter_rank"] = rank
-    where = rng.choice(["argument", "argparse", "default"])
-    nodes = {"argument": parts["nodes"], "argparse": "args.nodes", "default": ""}[where]
-    default = parts["nodes"] if where == "default" else 1
-    parser = f"""    parser = argparse.ArgumentParser()
-    parser.add_argument("--nodes", "-n", type=int, default={parts["nodes"]}, help="how many")
-    parser.add_argument("--fp8", action="store_true")
-    args = parser.parse_args()
-"""
-    return f"""import argparse
-
-import nemo_run as run
+    said = rng.choice([True, True, False])
+    nodes, default = (parts["nodes"], 1) if said else ("", parts["nodes"])
+    return f"""import nemo_run as run
 from nemo.collections import llm
 from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
 
@@ -65,7 +57,7 @@ def configure_recipe(nodes: int = {default}, gpus_per_node: int = 8):
 
 
 def run_training():
-{parser if where == "argparse" else ""}    recipe = configure_recipe({nodes})
+    recipe = configure_recipe({nodes})
     run.run(recipe, executor=local_executor(), name="run")
 
 

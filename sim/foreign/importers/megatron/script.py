@@ -31,6 +31,10 @@ from sim.foreign.importers.sources import DEEPEST
 from sim.specs.yaml12 import parse_yaml
 
 _LINE = re.compile(r"^ *(\w+) \.{2,} ?(.*?) *$", re.MULTILINE)
+_PRINTED = {"True": True, "False": False, "None": None, "[]": None, "": None}
+_MARKS = re.compile(r"^(?:MODEL_ARGS|(language_model|model_parallel|system)):", re.MULTILINE)
+"""Sections of a functional test; of a file for --yaml-cfg, and of FlagScale's trainings."""
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_][\w.:?]*\}?")
 
 
 def is_printed(text: str) -> bool:
@@ -39,38 +43,23 @@ def is_printed(text: str) -> bool:
 
 
 def printed_words(text: str) -> tuple[list[str], list[str]]:
-    """(words of a launcher that starts as many processes, the arguments as words of a command line)."""
-    values = {name: value for name, value in _LINE.findall(text) if value not in ("", "None", "[]")}
-    return ["--np", values.get("world_size", "1")], [word for name in values for word in _printed(name, values)]
-
-
-def _printed(name: str, values: dict[str, str]) -> Iterator[str]:
-    """An argument's words; none where it says no, or is the default of something that the model has not."""
-    known, value = table("megatron"), values[name]
-    option = known["yaml_names"].get(name, name.replace("_", "-"))
-    of_others = any(option in names for names in known["refused_arguments"].values())
-    of_experts = name.startswith(("moe_", "expert_")) and "num_experts" not in values
-    if of_others or of_experts:
-        return
-    if value == "False":
-        if name in known["yaml_switches_off"]:
-            yield f"--{known['yaml_switches_off'][name]}"
-        return
-    yield f"--{option}"
-    if value != "True":
-        yield value
-
-
-_TEST = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
-_SECTIONS = re.compile(r"^(?:language_model|model_parallel):", re.MULTILINE)
-_FLAGSCALE = re.compile(r"^system:", re.MULTILINE)
-_VARIABLE = re.compile(r"\$\{?[A-Za-z_][\w.:?]*\}?")
+    """(words of a launcher that starts as many processes, the arguments as words of a command line). What belongs to
+    other models, or to experts where there are none, is the default of what the model has not."""
+    said = {name: _PRINTED.get(value, value) for name, value in _LINE.findall(text)}
+    others = {option for names in table("megatron")["refused_arguments"].values() for option in names}
+    dense = said.get("num_experts") is None
+    own = {
+        name: value
+        for name, value in said.items()
+        if _option(name) not in others and not (dense and name.startswith(("moe_", "expert_")))
+    }
+    return ["--np", str(said.get("world_size") or 1)], list(_words(own))
 
 
 def is_yaml(text: str) -> bool:
     """Whether a text is arguments in YAML."""
-    sections = _SECTIONS.search(text) or _FLAGSCALE.search(text)
-    return bool(_TEST.search(text)) or (bool(sections) and "num_layers:" in text)
+    found = _MARKS.search(text)
+    return found is not None and (found[1] is None or "num_layers:" in text)
 
 
 def yaml_words(text: str, where: str) -> list[str]:
@@ -81,25 +70,31 @@ def yaml_words(text: str, where: str) -> list[str]:
         raise SpecError(f"{where} is no file of Megatron-LM's arguments: it holds no mapping of keys")
     if "MODEL_ARGS" in data:
         _refuse_other_tests(data, where)
-        arguments = data["MODEL_ARGS"]
-        if not isinstance(arguments, Mapping):
+        if not isinstance(data["MODEL_ARGS"], Mapping):
             raise SpecError(f"{where}: MODEL_ARGS must be a mapping of arguments")
-        return [word for name, value in arguments.items() for word in _words(str(name), value)]
-    if "system" in data:
-        leaves = ((name.rpartition(".")[2].replace("_", "-"), value) for name, value in flat(data, DEEPEST))
-        return [word for name, value in leaves for word in _words(f"--{name}", value)]
-    return [word for name, value in _renamed(data) for word in _words(f"--{name}", value)]
+        return list(_words({str(name).lstrip("-"): value for name, value in data["MODEL_ARGS"].items()}))
+    said = {name.rpartition(".")[2]: value for name, value in flat(data, DEEPEST if "system" in data else 1)}
+    if "system" not in data:  # Megatron-Core's own records, which say these in other words
+        said["swiglu"] = said.get("activation_func") == "swiglu"
+        said["group_query_attention"] = said.get("num_query_groups") is not None
+    return list(_words(said))
 
 
-def _words(name: str, value: Any) -> Iterator[str]:
-    """An argument's words: true is a switch, false and null are no argument."""
-    if value is None or value is False:
-        return
-    yield name
-    if value is True:
-        return
-    for each in value if isinstance(value, list) else [value]:
-        yield _VARIABLE.sub(UNKNOWN, str(each))
+def _option(name: str) -> str:
+    """An argument's name on the command line."""
+    return str(table("megatron")["yaml_names"].get(name, name.replace("_", "-")))
+
+
+def _words(said: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments as words: true is a switch; false and null are none, but for what a switch turns off."""
+    off = table("megatron")["yaml_switches_off"]
+    for name, value in said.items():
+        if name in off:
+            yield from [f"--{off[name]}"] * (value is False)
+        elif value is not None and value is not False:
+            yield f"--{_option(name)}"
+            for each in value if isinstance(value, list) else [] if value is True else [value]:
+                yield _VARIABLE.sub(UNKNOWN, str(each))
 
 
 def _refuse_other_tests(data: Mapping[str, Any], where: str) -> None:
@@ -112,22 +107,6 @@ def _refuse_other_tests(data: Mapping[str, Any], where: str) -> None:
     mode = str(data.get("MODE", "pretraining"))
     if mode not in ("pretraining", "null", "None"):
         raise SpecError(f"{where}: MODE: {short(mode)} is no training of a decoder; flopcast prices training steps")
-
-
-def _renamed(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(argument, value) of a file for --yaml-cfg, whose sections have the names of Megatron-Core's own records."""
-    known = table("megatron")
-    flat: dict[str, Any] = {}
-    for name, value in data.items():
-        inner = value if name in ("language_model", "model_parallel") and isinstance(value, Mapping) else {name: value}
-        flat |= {str(key): each for key, each in inner.items()}
-    flat["swiglu"] = flat.get("activation_func") == "swiglu"
-    flat["group_query_attention"] = flat.get("num_query_groups") is not None
-    for name, switch in known["yaml_switches_off"].items():
-        if flat.pop(name, None) is False:
-            yield switch, True
-    for name, value in flat.items():
-        yield known["yaml_names"].get(name, name.replace("_", "-")), value
 
 
 _SHELL = re.compile(

@@ -332,8 +332,6 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], line: int) -> A
 
 
 def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], line: int, scope: Any) -> Any:
-    if isinstance(base, Made) and base.last == "ArgumentParser":
-        return _parser(base, name, args, fields, line)
     if isinstance(base, Made):
         part = base.fields.get(name)
         if isinstance(part, Function):
@@ -351,19 +349,3 @@ def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], line:
     except FAILURES:
         raise Unknown(f"of {name}() that fails", line) from None
     return list(result) if name in ("keys", "values", "items") else result
-
-
-def _parser(parser: Made, name: str, args: list[Any], fields: dict[str, Any], line: int) -> Any:
-    """argparse: what arguments hold where the command line gives none."""
-    if name == "parse_args":
-        return Made("argparse.Namespace", line, [], dict(parser.fields.get("()", {})))
-    if name != "add_argument" or not all(isinstance(each, str) for each in args):
-        return NotKnown(f"of {name}()", line)
-    own = next((each for each in args if each.startswith("--")), args[0] if args else "")
-    own = fields.get("dest", own.lstrip("-").replace("-", "_"))
-    switched = {"store_true": False, "store_false": True}.get(str(fields.get("action")))
-    default = fields.get("default", switched)
-    if fields.get("required") is True or (args and not args[0].startswith("-")):
-        default = NotKnown(f"{own} is an argument of the command line", line)
-    parser.fields.setdefault("()", {})[str(own)] = default
-    return None

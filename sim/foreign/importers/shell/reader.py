@@ -129,7 +129,7 @@ class Reader:
         return status
 
     def _apart(self, nodes: Sequence[Node]) -> bool | None:
-        """Follow commands that another process runs: what they set stays there, and how they end is not known (None)."""
+        """Follow commands that another process runs: what they set stays there; None, as how they end is not known."""
         before = dict(self.values.variables)
         self.inside += 1
         for node in nodes:
@@ -436,37 +436,24 @@ class Reader:
             self._forget(names_set(text), "unread")
 
     def _other_script(self, fields: list[str], environment: Sequence[Node]) -> bool:
-        """Follow a text or a file that another shell reads; whether it was that."""
+        """Follow a text that another shell reads, and note a file that it does; whether it was one of them."""
         shell = next((at for at, word in enumerate(fields) if _SHELLS.fullmatch(word)), -1)
         flag = next((at for at in range(shell + 1, len(fields)) if re.fullmatch(r"-[a-z]*c", fields[at])), -1)
         if shell >= 0 and 0 < flag < len(fields) - 1:
-            self._child(fields[flag + 2 :], fields[:shell], environment)._nest(fields[flag + 1])
+            inner = replace(
+                self, values=self.values.child(fields[flag + 2 :]), depth=self.depth + 1, ended=False, inside=0
+            )
+            inner.prefix = (*self.prefix, *fields[:shell])
+            for each in environment:
+                inner._assign(each)
+            inner._nest(fields[flag + 1])
             return True
-        submits, line = fields[0] in _SUBMITS, self.values.line
         at = next((at for at, word in enumerate(fields) if _SCRIPT.fullmatch(word) and not word.startswith("-")), -1)
-        if at < 0 or not (submits or at == 0 or at == shell + 1) or UNKNOWN + "--" in fields[at]:
+        if at < 0 or not (fields[0] in _SUBMITS or at in (0, shell + 1)) or UNKNOWN + "--" in fields[at]:
             return False
-        text = self.script.files.text(fields[at]) if self.depth < DEEPEST else None
-        if text is None:
-            why = "starts another script, which is not beside this one; import that"
-            self.ledger.ignore(f"line {line}", short(" ".join(fields[: at + 1])), why)
-            return True
-        inner = self._child(fields[at + 1 :], [] if submits else fields[: max(shell, 0)], environment)
-        inner.directives += (*directives_of(text), *(fields[1:at] if submits else ()))
-        for each, value in environment_of(inner.directives).items():
-            inner.values.variables.setdefault(each, [value])
-        self.ledger.took("script", fields[at], f"started in line {line}; read too")
-        inner.line = 0
-        inner.read(text)
+        why = "starts another script; import that"
+        self.ledger.ignore(f"line {self.values.line}", short(" ".join(fields[: at + 1])), why)
         return True
-
-    def _child(self, positional: Sequence[str], prefix: Sequence[str], environment: Sequence[Node]) -> Reader:
-        """A reader of what another shell is given."""
-        inner = replace(self, values=self.values.child(positional), depth=self.depth + 1, ended=False, inside=0)
-        inner.prefix = (*self.prefix, *prefix)
-        for each in environment:
-            inner._assign(each)
-        return inner
 
 
 def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
