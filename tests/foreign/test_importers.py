@@ -299,8 +299,6 @@ FQNS = [["tok_embeddings", *(f"layers.{i}" for i in range(4))], *([f"layers.{i}"
         ("", [8, 9, 8, 7]),  # 34 over 4 stages: 9, 9, 8, 8, less one at either end
         ("pipeline_parallel_first_stage_less_layers = 0\npipeline_parallel_last_stage_less_layers = 0", [8, 8, 8, 8]),
         ("pipeline_parallel_first_stage_less_layers = 2\npipeline_parallel_last_stage_less_layers = 2", [7, 9, 9, 7]),
-        ('pipeline_parallel_split_points = ["layers.4", "layers.14", "layers.24"]', [4, 10, 10, 8]),
-        ('pipeline_parallel_split_points = "layers.4,layers.14,norm"', [4, 10, 18, 0]),
         (f"module_fqns_per_model_part = {json.dumps(FQNS)}", [4, 10, 10, 8]),
     ],
 )
@@ -595,7 +593,6 @@ REFUSED_SCRIPTS = [  # command, why
     (f"{SCRIPT} --use-precision-aware-optimizer --exp-avg-dtype fp6", "--exp-avg-dtype 'fp6' must be one of fp32"),
 ]  # fmt: skip
 REFUSED_STAGES = [  # lines of torchtitan's section, why
-    ('pipeline_parallel_split_points = ["layers.14", "layers.4", "layers.24"]', "must name layers of growing"),
     (f"module_fqns_per_model_part = {json.dumps(FQNS[:-1])}", "must list each stage's modules"),
     (f"module_fqns_per_model_part = {json.dumps([FQNS[0] + FQNS[1], *FQNS[2:]])}", "has 3 stages, no multiple of"),
     ("pipeline_parallel_first_stage_less_layers = 30", "leave the first or the last less than"),

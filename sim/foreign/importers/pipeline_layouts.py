@@ -1,11 +1,9 @@
-"""What each stage of a pipeline holds, in Megatron's letters, and how many of its layers run again."""
+"""What each stage of a pipeline holds, in Megatron's letters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-
-from sim.foreign.importers.ledger import Section
 
 
 def layout_of(layers: Sequence[int], mtps: int = 0) -> str:
@@ -30,20 +28,3 @@ def layers_of_ranks(layers: int, ranks: int, first: int | None, last: int | None
         return None
     each = rest // between if between else 0
     return [each if first is None else first, *[each] * (ranks - 2), each if last is None else last]
-
-
-def take_repeated(plan: Section, number: int, layers: int, source: str) -> None:
-    """Recompute so many whole layers of the `layers` of a stage."""
-    if number in (0, layers):
-        plan.took("recompute", "full" if number else "none", source)
-        return
-    plan.took("recompute", "full", source)
-    plan.took("recompute_method", "block", source)
-    plan.took("recompute_num_layers", number, f"{source}, of {layers} layers")
-
-
-def take_flushes(plan: Section, key: str, local: int, batch: int) -> None:
-    """Let a pipeline drain after every `local` sequences of a replica, where a step has several such rounds."""
-    if plan["pp"] > 1 and batch > local * plan["dp"] and local % plan["microbatch_size"] == 0:
-        each = local // plan["microbatch_size"]
-        plan.took("microbatches_per_flush", each, f"{key} {local}: the pipeline drains after each of them")

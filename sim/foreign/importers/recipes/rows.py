@@ -28,7 +28,6 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Given
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.pipeline_layouts import take_flushes, take_repeated
 from sim.foreign.importers.recipes.settings import RECORDS, rules_of, said_by
 from sim.foreign.rows import Rows
 
@@ -261,11 +260,18 @@ class Recipe(Rows):
         raise self.refused(self.words(why))
 
     def _repeat(self, number: Any, of: str) -> None:
-        take_repeated(self.plan, self.value(number), self.known["layers"], self.words(of))
+        number, layers, source = self.value(number), self.known["layers"], self.words(of)
+        self.plan.took("recompute", "full" if number else "none", source)
+        if number not in (0, layers):
+            self.plan.took("recompute_method", "block", source)
+            self.plan.took("recompute_num_layers", number, f"{source}, of {layers} layers")
 
     def _flush(self, local: Any, of: str) -> None:
-        batch = self.sections["training"]["global_batch_size"]
-        take_flushes(self.plan, self.words(of), self.value(local), batch)
+        plan, local = self.plan, self.value(local)
+        several = plan["pp"] > 1 and self.training["global_batch_size"] > local * plan["dp"]
+        if several and local % plan["microbatch_size"] == 0:
+            why = f"{self.words(of)} {local}: the pipeline drains after each of them"
+            plan.took("microbatches_per_flush", local // plan["microbatch_size"], why)
 
     def _read(self, group: str, of: Any) -> None:
         self.read(group)

@@ -10,7 +10,7 @@ from typing import Any
 from sim.foreign.importers.huggingface.config import read_model
 from sim.foreign.importers.huggingface.hub_models import known_model, whole_shape
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.ledger import short
 from sim.foreign.importers.pipeline_layouts import layers_of_ranks, layout_of
 from sim.foreign.importers.recipes.finetuning import adapted, stored
 from sim.foreign.importers.recipes.rows import Recipe
@@ -124,53 +124,31 @@ _DEFAULT = "MaxText's default: configs/base.yml"
 _ACTOR = "actor_rollout_ref.actor."
 
 
-def _scale(model: Section, scale: int, recipe: Recipe) -> None:
-    """Multiply the sizes as global_parameter_scale says: of its doublings in turn one is of heads and MLP, one of the
-    hidden size, one of layers (src/maxtext/configs/types.py, get_individual_scales). Raises SpecError: no power of two.
-    """
-    if scale & (scale - 1):
-        raise recipe.refused(f"global_parameter_scale {scale} must be a power of two")
-    whole, rest = divmod(scale.bit_length() - 1, 3)
-    heads, hidden = whole + (rest > 0), whole + (rest > 1)
-    doublings = {"num_heads": heads, "num_kv_heads": heads, "intermediate_size": heads, "hidden_size": hidden}
-    for name, count in {**doublings, "num_layers": whole}.items():
-        if name in model and scale > 1:
-            model.took(name, model[name] << count, f"base_* × {1 << count}, of global_parameter_scale {scale}")
-
-
-def _named(recipe: Recipe) -> dict[str, Any] | None:
-    """The model of model_name, whose own file is laid over this one's keys (src/MaxText/pyconfig.py,
-    update_model_vars); None where there is none, or the name is not known."""
+def _is_named(recipe: Recipe) -> bool:
+    """Whether model_name is a known model's, whose own file is laid over this one's keys (src/MaxText/pyconfig.py,
+    update_model_vars)."""
     name = recipe.run.get("model", "default")
     known = table(_MAXTEXT)["models"].get(name.lower(), name)
     found = None if name == "default" else known_model(known, by_letters=True)
-    if found is None:
-        return None
-    shape = whole_shape(found)
+    shape = {} if found is None else whole_shape(found)
     for field, value in recipe.model.items():
         if field in shape and shape[field] != value:
             why = f"model_name {short(name)} says {shape[field]}, and counts"
             recipe.file.ledger.ignore(f"model.{field}", value, why)
-    return shape
+    return found is not None
 
 
 def maxtext_model(recipe: Recipe) -> None:
-    """The shape, from base_* times global_parameter_scale, or the name's; the block says what its layers are."""
+    """The shape, from base_*, or the name's; the block says what its layers are."""
     keys, file, known = recipe.keys, recipe.file, table(_MAXTEXT)
     model, block = recipe.model, keys.text("decoder_block")
     gates, tied = keys.take("mlp_activations")[1], keys.flag("logits_via_embedding")
-    scale, named = keys.whole("global_parameter_scale") or 1, _named(recipe)
-    if named is not None or "num_layers" not in model or file.model is not None:
+    if _is_named(recipe) or "num_layers" not in model or file.model is not None:
         model.clear()
         if recipe.run.get("model") == "default":
             recipe.run.pop("model")
-        if named is not None and scale > 1 and file.model is None:
-            model.update(named)
-            file.ledger.took("model", named["name"], f"model_name {recipe.run.pop('model')}")
-            _scale(model, scale, recipe)
         return
     recipe.run.pop("model", None)
-    _scale(model, scale, recipe)
     if block is not None and block not in known["blocks"]:
         why = "is not described by the numbers of this file; give --model PRESET or --model config.json"
         raise recipe.refused(f"decoder_block {short(block)!r} {why}")

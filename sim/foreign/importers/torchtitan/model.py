@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 from sim.errors import SpecError, nearest
@@ -97,10 +96,6 @@ def _layout(plan: Section, keys: Keys, shape: dict[str, Any], chunks: int) -> in
     last = keys.whole("parallelism.pipeline_parallel_last_stage_less_layers", least=0)
     key, parts = keys.take("parallelism.module_fqns_per_model_part")
     counts = _parts(parts, layers, keys.wrong(key, parts, "must list each stage's modules, layers.0 first"))
-    if counts is None:
-        name = "pipeline_parallel_split_points"
-        key, points = keys.take(f"parallelism.{name}", f"experimental.{name}")
-        counts = _points(points, layers, keys.wrong(key, points, "must name layers of growing numbers, as layers.8"))
     if counts is not None:
         if len(counts) % pp:
             raise plan.ledger.error(f"{key} has {len(counts)} stages, no multiple of the {pp} pipeline ranks")
@@ -151,22 +146,6 @@ def _parts(parts: Any, layers: int, wrong: SpecError) -> list[int] | None:
     if [name for part in names for name in part] != [f"layers.{layer}" for layer in range(layers)]:
         raise wrong
     return [len(part) for part in names]
-
-
-def _points(points: Any, layers: int, wrong: SpecError) -> list[int] | None:
-    """Layers of each stage, of the names of what begins one: `["layers.8", "layers.16"]`, or `norm` and `output`."""
-    points = points.split(",") if isinstance(points, str) else points
-    if not points:
-        return None
-    if not isinstance(points, list) or not all(isinstance(point, str) for point in points):
-        raise wrong
-    starts = [
-        layers if point.strip() in ("norm", "output") else point.strip().removeprefix("layers.") for point in points
-    ]
-    numbers = [0, *(int(start) if str(start).isdecimal() else -1 for start in starts), layers]
-    if sorted(numbers) != numbers or len(set(numbers[:-1])) < len(numbers) - 1:
-        raise wrong
-    return [after - before for before, after in pairwise(numbers)]
 
 
 _GATHERS = "enable_fsdp_float8_all_gather"
