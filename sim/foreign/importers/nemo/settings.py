@@ -79,8 +79,8 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     _sequence(keys)
     recipe = Recipe(keys, file)
     recipe.take_settings(known["settings"])
-    inner, spelled = Ledger(ledger.where), dict[str, str]()
-    arguments = Arguments(_words(keys, known, spelled), inner)
+    spelled = dict[str, str]()
+    arguments = Arguments(_words(keys, known, spelled), Ledger(ledger.where))
     inside = Recipe(arguments, file, STEPS)
     read_plan(inside)
     plan, training = inside.plan, inside.training
@@ -113,11 +113,20 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     stack = _stack(inside, keys, known)
     for field, value in recipe.sections["stack"].items():
         stack[field] = value
-    arguments.leave()
-    argument = re.compile(r"--(?!set|gpus|model )([a-z][a-z0-9-]+)")
-    ledger.add(inner, lambda text: argument.sub(lambda found: spelled.get(found[1]) or found[1], text))
-    keys.leave()
+    leave_translated(arguments, keys, spelled)
     return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
+
+
+def leave_translated(arguments: Arguments, keys: Keys, spelled: Mapping[str, str]) -> None:
+    """Note what nobody took of a file's keys, and of the arguments that they stand for, whose account is told in the
+    file's words.
+
+    spelled : the key that each argument stands for.
+    """
+    arguments.leave()
+    named = re.compile(r"--(?!set|gpus|model )([a-z][a-z0-9-]+)")
+    keys.ledger.add(arguments.ledger, lambda text: named.sub(lambda found: spelled.get(found[1]) or found[1], text))
+    keys.leave()
 
 
 def _set_only(settings: Mapping[str, Any], off: Mapping[str, Any], path: str = "") -> dict[str, Any]:

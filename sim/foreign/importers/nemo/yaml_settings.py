@@ -10,11 +10,11 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import NOT_SAID, Foreign, Machine
 from sim.foreign.importers.huggingface.hub_models import known_model, named_model, whole_shape
 from sim.foreign.importers.keys import Arguments, table
-from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.megatron.launch import gpus_of
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
-from sim.foreign.importers.nemo.settings import model_named, named_precision, take_adapters
+from sim.foreign.importers.nemo.settings import leave_translated, model_named, named_precision, take_adapters
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.recipes.settings import Settings, flat_keys
@@ -25,14 +25,15 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     ledger, known = file.ledger, table(kind)
     keys = flat_keys(resolved(file.data), file, kind)
     off = [name for name in keys.names() if keys.raw(name) is False]
-    arguments = _Translated(_words(keys, kind), ledger)
+    spelled = dict[str, str]()
+    arguments = Arguments(_words(keys, kind, spelled), Ledger(ledger.where))
     whole = "num-layers" in arguments
     recipe = Recipe(arguments, file, STEPS)
     plan, training, stack = recipe.plan, recipe.training, recipe.stack
     read_plan(recipe)
     model = _model(recipe, keys, kind)
     shape = whole_shape(model)
-    recipe.sections["model"] = Section("model", ledger, **shape)
+    recipe.sections["model"] = Section("model", arguments.ledger, **shape)
     _training(recipe)
     take_adapters(training, keys, known)
     recipe.read("schedule")
@@ -54,8 +55,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
         switched_off = next((name for name in names if name in off), None)
         if switched_off is not None and field not in stack:
             stack.took(field, False, switched_off)
-    arguments.rest_to(keys)
-    keys.leave()
+    leave_translated(arguments, keys, spelled)
     return {**recipe.sections, "model": model, "cluster": machine.section(gpus)}
 
 
@@ -71,30 +71,11 @@ def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str],
         plan.leave("sequence_parallel")
 
 
-class _Translated(Arguments):
-    """Arguments that stand for a file's keys."""
-
-    def _pop(self, name: str) -> Any:
-        """A value, which the file's own key was counted for."""
-        self._asked.add(f"--{name}")
-        return self._data.pop(name, None)
-
-    def put(self, name: str, *values: str) -> None:
-        """Add an argument that the file does not have."""
-        self._data[name], self._spelled[name] = list(values), f"--{name}"
-
-    def rest_to(self, keys: Settings) -> None:
-        """Note what no reader asked for, as the file calls it."""
-        for name, values in self._data.items():
-            keys.ledger.ignore(name.replace("-", "_"), " ".join(values), "not read with this model and plan", True)
-        self._data.clear()
-
-
-def _words(keys: Settings, kind: str) -> list[str]:
-    """The arguments that a file's keys stand for."""
-    known, words = table(kind), list[str]()
+def _words(keys: Settings, kind: str, spelled: dict[str, str]) -> list[str]:
+    """The arguments that a file's keys stand for; which key each is, into `spelled`."""
+    known, found = table(kind), list[tuple[str, list[str]]]()
     if "precisions_of" in known:
-        words += named_precision(keys, ["mixed_precision"], table(known["precisions_of"])["precision"]["words"])[1]
+        found.append(named_precision(keys, ["mixed_precision"], table(known["precisions_of"])["precision"]["words"]))
     for prefix in known["prefixes"]:
         for key in keys.names():
             name = key.removeprefix(prefix).removesuffix("._target_")
@@ -103,14 +84,15 @@ def _words(keys: Settings, kind: str) -> list[str]:
             if name in known.get("dtypes", ()):  # by torch's name, or as an override writes it
                 said = str(keys.take(key)[1])
                 target = "fp32" if key.endswith("._target_") else said
-                words += [f"--{name.replace('_', '-')}", known["formats"].get(said, target)]
+                found.append((key, [f"--{name.replace('_', '-')}", known["formats"].get(said, target)]))
             elif key.endswith("._target_"):
                 continue
             elif name in known["words"]:
-                words += _worded(keys, key, known["words"][name])
+                found.append((key, _worded(keys, key, known["words"][name])))
             elif name in known["arguments"] or name in known["only"]:
-                words += _argument(keys, key, known["arguments"].get(name, name.replace("_", "-")))
-    return words
+                found.append((key, _argument(keys, key, known["arguments"].get(name, name.replace("_", "-")))))
+    spelled |= {word[2:]: key for key, words in found for word in words if word.startswith("--")}
+    return [word for _, words in found for word in words]
 
 
 def _worded(keys: Settings, key: str, meanings: Mapping[str, list[str]]) -> list[str]:
@@ -152,7 +134,7 @@ def _model(recipe: Recipe, keys: Settings, kind: str) -> Any:
     repository = next((str(keys.raw(name)) for name in known.get("models", ()) if name in keys), None)
     if file.model is None and "num-layers" in arguments:
         if "num-query-groups" in arguments:
-            arguments.put("group-query-attention")
+            arguments.replace("group-query-attention", [])
         read_model(recipe)
         model = recipe.model
         found = known_model(repository) if repository is not None else None
@@ -179,7 +161,7 @@ def _model(recipe: Recipe, keys: Settings, kind: str) -> Any:
     )
 
 
-def _tokenizer(arguments: _Translated, keys: Settings) -> int | None:
+def _tokenizer(arguments: Arguments, keys: Settings) -> int | None:
     """Words of the tokenizer: its own name's, or those of the model of the hub that it is named after."""
     kind = str(keys.raw("model.tokenizer.type") or "")
     named = kind or str(keys.raw("model.tokenizer.model") or "")
@@ -189,7 +171,7 @@ def _tokenizer(arguments: _Translated, keys: Settings) -> int | None:
     if "llama" in named.lower() and "3" not in named:
         return int(keys.ledger.assume("vocabulary", 32000, f"of Llama's tokenizer, by its name {short(named)}"))
     if kind or "model.tokenizer.library" in keys:
-        arguments.put("tokenizer-type", kind or str(keys.raw("model.tokenizer.library")))
+        arguments.replace("tokenizer-type", [kind or str(keys.raw("model.tokenizer.library"))])
     return None
 
 
@@ -197,7 +179,7 @@ def _training(recipe: Recipe) -> None:
     length = "seq-length" in recipe.keys
     if not length:
         longest = min(int(recipe.model.get("max_sequence_length", 4096)), 4096)
-        recipe.keys.put("seq-length", str(longest))
+        recipe.keys.replace("seq-length", [str(longest)])
     read_training(recipe)
     if not length:
         recipe.training.assume("sequence_length", longest, "the model's limit, but at most 4,096")
