@@ -3,15 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import simpy
 from flows import flows_on
 from timing import seconds
-from wiring import laid_out
 
-from flopcast_validation.network_gains import on_tree
 from sim import load_scenario, simulate
-from sim.engines import network
-from sim.engines.program import priced_order, program_of
 from sim.network.collective_flows import max_min_rates
 from sim.network.routing import route
 from sim.network.topology import build_topology
@@ -39,33 +34,6 @@ def test_the_whole_step_with_links_shared(benchmark, loop):
     run = lambda: simulate(load_scenario(MAIN), contention=True)  # noqa: E731
     benchmark.pedantic(run, rounds=2)
     benchmark.extra_info["times_a_plain_loop"] = seconds(run, repeats=2) / loop
-
-
-def test_the_whole_step_on_links_that_hashes_overload(benchmark, loop):
-    """Without rails, a path a hash: 3 s asked for. Its meetings a second beside SimPy's own events."""
-    scenario = on_tree(load_scenario(MAIN), "full, ecmp", rails=False)
-    run = lambda: simulate(scenario, contention=True)  # noqa: E731
-    benchmark.pedantic(run, rounds=2)
-    benchmark.extra_info["times_a_plain_loop"] = seconds(run, repeats=2) / loop
-    order, costs = priced_order(scenario)
-    program, traffic = program_of(scenario, order, costs), laid_out(scenario, order, costs)
-    meetings = network.run(program, traffic).meetings
-    took = seconds(lambda: network.run(program, traffic), repeats=2)
-    benchmark.extra_info["meetings_per_s"] = meetings / took
-    benchmark.extra_info["simpy_timeouts_per_s"] = 200_000 / seconds(_timeouts, repeats=2)
-
-
-def _timeouts():
-    """Two thousand processes that wait a hundred times each."""
-    environment = simpy.Environment()
-
-    def wait():
-        for _ in range(100):
-            yield environment.timeout(1.0)
-
-    for _ in range(2000):
-        environment.process(wait())
-    environment.run()
 
 
 def test_the_whole_step_with_jitter_on_every_rank(benchmark, loop):

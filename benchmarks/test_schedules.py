@@ -71,11 +71,6 @@ def test_a_million_tasks(benchmark, name, p, v, m, limit_s):
     assert taken < limit_s or taken / yardstick < 1.0
 
 
-def test_the_naive_loop_gives_the_same():
-    costs = costs_of(8, 8)
-    assert fresh("1f1b", 8, 1, 500, costs) == pytest.approx(naive(8, 500, costs), rel=1e-12)
-
-
 def test_cost_hardly_grows_with_micro_batches(benchmark):
     """From a thousand to a million micro-batches."""
     costs = costs_of(8, 8)

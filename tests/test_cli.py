@@ -58,7 +58,12 @@ TYPED = """
 2 | estimate MAIN --engine fast | choose from dag, des
 2 | estimate MAIN --profile nope | unknown profile preset
 2 | estimate MAIN -s plan.schedule=1f1 | did you mean '1f1b'?
-3 | estimate MAIN -s plan.recompute=none -s plan.pp=8 -s plan.dp=48 | does not fit
+3 | estimate MAIN -s plan.recompute=none -s plan.pp=8 -s plan.dp=48 | largest part is … would help: plan.
+2 | estimate MAIN -s training.global_batch_size=600000 -s plan.schedule=gpipe | 12,800,000 actions
+0 | estimate MAIN -s training.global_batch_size=600000 | PFLOP/s
+0 | schedule 1f1b --ranks 2 --microbatches 2 | rank 0 | 0F0 0F1 0B0 0B1 rank 1 | 1F0 1B0 1F1 1B1
+0 | simulate MAIN SMALLER --link-down node3.nic0 --straggler 1.2@rank1 | Step without noise … Network … nic up … Busiest links
+2 | simulate MAIN --straggler 1.2@rank64 | 0 to 63
 2 | schedule interleaved --microbatches 7 | nearest: 8
 2 | schedule gpipe --chunks 2 | holds one chunk a rank
 2 | schedule 1f1 | did you mean '1f1b'?
@@ -83,6 +88,9 @@ TYPED = """
 2 | compare-schedules scenarios/megatron-2021/18.4b.yaml --schedules zb_v | none of these schedules
 2 | presets show selen | did you mean 'selene'?
 2 | presets show hgx-h100 | did you mean 'dgx-h100'?
+2 | presets show selene --precision fp8 | are for frameworks; selene is none
+2 | presets show nemo --precision int4 | precision = 'int4'
+2 | presets show nemo --set plan.tpp=4 | unknown field 'tpp'
 2 | presets show mine.yaml | 'mine.yaml' is a file's
 2 | presets list gpu | did you mean 'gpus'?
 2 | topology selen | did you mean 'selene'?
@@ -128,11 +136,12 @@ TYPED = """
 
 def test_answers_and_mistakes_have_their_exit_code_and_words():
     wrong = []
-    for code, words, says in (line.split(" | ") for line in TYPED.strip().splitlines()):
+    for code, words, says in (line.split(" | ", 2) for line in TYPED.strip().splitlines()):
         typed = words.replace("MAIN", MAIN).replace("VGG", "scenarios/layers/vgg16-v100.csv")
+        typed = typed.replace("SMALLER", "-s plan.pp=4 -s plan.dp=3 -s training.global_batch_size=48")
         result = flopcast(*shlex.split(typed))
         said = " ".join((result.stdout if code == "0" else result.stderr).split())
-        if result.returncode != int(code) or says not in said:
+        if result.returncode != int(code) or not all(part in said for part in says.split(" … ")):
             wrong.append((words, result.returncode, said))
     assert wrong == []
 
@@ -149,19 +158,6 @@ def test_the_shell_completes(typed, offered):
         "_FLOPCAST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "PATH": "",
     }  # fmt: skip
     assert started(env=words).stdout.split() == offered
-
-
-def test_not_fitting_names_what_would_help():
-    result = flopcast("estimate", MAIN, "-s", "plan.recompute=none", "-s", "plan.pp=8", "-s", "plan.dp=48", "--json")
-    assert result.returncode == 3
-    assert json.loads(result.stdout)["fits"] is False
-    assert "largest part is" in result.stderr
-    assert "What would help: plan." in result.stderr
-
-
-def test_schedule_grid():
-    result = flopcast("schedule", "1f1b", "--ranks", "2", "--microbatches", "2")
-    assert result.stdout == "rank 0 | 0F0 0F1 0B0 0B1\nrank 1 | 1F0 1B0 1F1 1B1\n"
 
 
 def test_a_grid_in_a_file_is_shown_and_its_mistakes_are_marked(tmp_path):
@@ -207,13 +203,6 @@ def test_compare_schedules_json_has_the_documented_keys(tmp_path):
     page = (ROOT / "docs" / "schedules.md").read_text()
     assert all(f"`{key}`" in page for key in (*answer, *answer["schedules"][0], "reason"))
     assert figure.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("columns", ["30", "60", "200"])
-def test_any_terminal_width(columns):
-    result = flopcast("estimate", MAIN, env={"COLUMNS": columns, "PATH": ""})
-    assert result.returncode == 0
-    assert "56." in result.stdout  # the numbers are never cut
 
 
 @pytest.mark.parametrize(
@@ -320,14 +309,6 @@ def test_a_disk_that_is_too_small_is_one_line_and_leaves_nothing(verb, file, tmp
     (tmp_path / "folder").mkdir()
     result = flopcast(*verb.split(), str(tmp_path / "folder"))
     assert (result.returncode, result.stderr.count("Traceback")) == (2, 0)
-
-
-def test_a_step_of_millions_of_actions_is_refused_at_once():
-    millions = ("estimate", MAIN, "-s", "training.global_batch_size=600000")
-    result = flopcast(*millions, "-s", "plan.schedule=gpipe")
-    assert result.returncode == 2
-    assert "12,800,000 actions" in result.stderr
-    assert flopcast(*millions).returncode == 0  # 1F1B repeats, and only its beginning is played
 
 
 def test_topology_says_what_collectives_take_and_what_is_left_out():

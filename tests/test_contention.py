@@ -3,7 +3,6 @@
 import pytest
 
 from sim import estimate, load_scenario, simulate
-from sim.pricing.layouts import cost_model
 from sim.schedules import get_schedule, schedule_names
 from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.work.layers import deal_stages
@@ -64,26 +63,6 @@ def test_gradients_of_experts_cross_nodes_by_every_card(scenarios):
     sent = width * (experts / 8 * 3 / 4 + others * 31 / 32 / 8)
     assert asked.stack.gradient_precision == "fp32"
     assert carried["nic", "up"] == pytest.approx(32 * sent, rel=1e-9)
-
-
-def test_a_fabric_measured_in_use_does_not_pay_twice(small):
-    """Its own efficiencies are 14 % of the cards; links still carry what the profile's network reaches."""
-    measured = {"network_efficiency": 0.14, "network_shared_efficiency": 0.14}
-    slow = small.replace(cluster=small.cluster.replace(**measured))
-    fabric = cost_model(slow).fabric
-    assert fabric.best_share == small.profile.network.efficiency
-    assert simulate(slow, contention=True).mean_s == pytest.approx(estimate(slow).step_time_s, rel=1e-9)
-
-
-def test_tensor_parallelism_over_nodes_meets_what_leaves_them(small):
-    """Two nodes a tensor-parallel group, sixteen cables down for one up: what its groups leave each other is in the
-    formula already, and links that are shared add little."""
-    wide = small.replace(plan=small.plan.replace(tp=16, pp=4), stack=small.stack.replace(overlap_p2p=True))
-    narrow = on_tree(wide, 16.0, rails=False)
-    full, alone, played = estimate(wide).step_time_s, estimate(narrow).step_time_s, simulate(narrow, contention=True)
-    assert alone > 1.2 * full
-    assert alone * (1 - 1e-9) <= played.mean_s < 1.02 * alone
-    assert full * (1 - 1e-9) <= simulate(wide, contention=True).mean_s < 1.02 * full
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """A few damaged inputs through every verb; `python -m tests.fuzz` tries thousands."""
 
-import random
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.fuzz.laws import HIDDEN, breaches, draw, look
+from tests.fuzz.laws import look
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,8 +21,3 @@ def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
     # PipeDream adds no gradients to others; what the first micro-batch spares is launches where its GPU waits for them.
     known = [(seed, breach) for each in (700850, 700979) for seed, breach in look(1, seed=each)]
     assert not [(seed, breach) for seed, breach in (*known, *look(10, seed=100)) if breach.anomaly is None]
-
-
-def test_what_an_anomaly_looks_like():
-    assert {breach.anomaly for breach in breaches(draw(random.Random(1890)), 1.3)} == {"another order"}
-    assert {breach.anomaly for breach in breaches(draw(random.Random(21170)), 1.3)} == {HIDDEN}

@@ -1,13 +1,10 @@
 """Steps of very many actions: quick where that can be, refused at once where not."""
 
-from pathlib import Path
-
 import pytest
 
 from sim import estimate, load_scenario
 from sim.engines import des
 from sim.errors import ScheduleError
-from sim.report.schedules import compare_schedules
 from sim.schedules import build, build_order
 
 
@@ -22,16 +19,3 @@ def test_events_by_the_million_are_left_to_the_exact_engine(scenarios, monkeypat
     monkeypatch.setattr(des, "MOST_ACTIONS", 1)
     with pytest.raises(ScheduleError, match="engine dag gives the same times"):
         estimate(scenario, engine="des")
-
-
-def test_a_comparison_event_by_event_ends_in_time(monkeypatch):
-    monkeypatch.setattr("sim.report.schedules.MOST_PLAYED", 10)
-    scenario = load_scenario(
-        Path(__file__).parents[1] / "scenarios" / "megatron-2021" / "1.7b.yaml", ["plan.pp=2", "plan.dp=8"]
-    )
-    found = compare_schedules(scenario, ["1f1b", "gpipe", "zb_h1"], "des")
-    reasons = dict(found.left_out)
-    assert found.rows
-    assert reasons
-    assert all("engine dag, which gives the same times" in reason for reason in reasons.values())
-    assert len(compare_schedules(scenario, ["1f1b", "gpipe", "zb_h1"]).rows) == 3

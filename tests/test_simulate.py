@@ -1,8 +1,6 @@
 """Noise and faults of whole scenarios, and the command that asks for them."""
 
 import pytest
-from test_cli import MAIN
-from typed import typed
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
@@ -95,16 +93,3 @@ def test_a_link_of_a_node_that_the_plan_leaves_idle_is_said_to_change_nothing(sm
     idle = [note.split()[0] for note in answer.assumptions if "does not use" in note]
     assert idle == ["gpu99.nic", "node12"]
     assert any("does not fit in memory" in note for note in answer.assumptions)
-
-
-def test_the_command():
-    few = [part for override in SMALL for part in ("--set", override)]
-    shown = typed("simulate", MAIN, *few, "--link-down", "node3.nic0", "--straggler", "1.2@rank1")
-    assert shown.returncode == 0
-    for part in ("Step without noise", "Network", "nic up", "Busiest links"):
-        assert part in shown.stdout
-    said = typed("simulate", MAIN, *few, "--seeds", "5", "-s", "plan.placement=tp-dp-pp-cp")
-    assert (said.stderr.count("changes nothing without"), said.returncode) == (1, 0)
-    wrong = typed("simulate", MAIN, "--straggler", "1.2@rank64")
-    assert wrong.returncode == 2
-    assert "0 to 63" in wrong.stderr

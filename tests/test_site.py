@@ -60,11 +60,6 @@ def parameters(code):
         return ()
 
 
-def test_a_record_says_its_fields_one_a_line(site):
-    text = (site / "api.html").read_text(encoding="utf-8")
-    assert re.search(r"<li>\s*(<p>)?<strong>step_time_s</strong>: one optimizer step. \[s\]", text)
-
-
 def test_the_verbs_have_every_verb_and_option(site):
     sections = text_of(site / "verbs.html")
     shown = 0

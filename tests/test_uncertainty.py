@@ -25,7 +25,6 @@ from sim.uncertainty import (
     Doubt,
     Spreads,
     doubt_of,
-    facts_of,
     grade_of,
     interval_of,
     shipped_spreads,
@@ -80,26 +79,6 @@ def test_measured_runs_condition_a_student_t(asked, measured):
         before = spread_of(asked, given, PARTLY)
         given.append(run._replace(log_error=min(abs(run.log_error), spread_of(run, given, PARTLY))))
         assert spread_of(asked, given, PARTLY) <= before + 1e-12
-
-
-def test_a_run_tells_of_what_it_is_made_of():
-    asked, alike, other = (Doubt(shares(*each), ()) for each in ((0.9, 0.1), (0.9, 0.1), (0.0, 0.0, 1.0)))
-    alone = spread_of(asked, (), PARTLY)
-    as_expected = other._replace(log_error=spread_of(other, (), PARTLY))
-    assert spread_of(asked, [as_expected], PARTLY) == pytest.approx(alone)
-    # Sources are odd as a whole: how far off a run was tells of all others, whatever they are made of.
-    assert spread_of(asked, [other], PARTLY) < alone < spread_of(asked, [other._replace(log_error=0.5)], PARTLY)
-    assert spread_of(asked, [alike], PARTLY) < 0.5 * alone
-    less = PARTLY._replace(facts=dict.fromkeys(FACTS, 1.2))
-    wider = math.hypot(1.2 * math.sqrt(alone**2 - REST**2), REST)
-    assert spread_of(asked._replace(facts=FACTS[:1]), (), less) == pytest.approx(wider)
-
-
-def test_nothing_that_is_measured_widens_an_interval(scenarios):
-    assert {facts_of(load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["profile=datasheet"]))[:2]} == {
-        FACTS[:2]
-    }
-    assert all(factor >= 1.0 for factor in shipped_spreads().facts.values())
 
 
 def test_one_run_narrows_the_interval_of_an_unknown_framework(scenarios):

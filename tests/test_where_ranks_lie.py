@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from open_space import search
 from rows import rows
@@ -10,11 +9,7 @@ from rows import rows
 from sim import build_scenario, estimate, simulate
 from sim.engines import run
 from sim.engines.program import priced_order, program_of
-from sim.reliability.state import state_of
-from sim.scaling.goal import goal_of
-from sim.scaling.training_time import shortest
 from sim.search.explain import rank_plan
-from sim.specs import ParallelPlan
 
 DATA = {
     "model": "llama2-7b",
@@ -74,53 +69,8 @@ def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
     assert alone * (1 - 1e-9) <= shared < 1.02 * alone
 
 
-def test_the_shortest_run_and_its_checkpoints_lie_where_the_plan_says():
-    """Layered plans and plans of every batch; the frontier's answers are estimates, of other plans than those that win
-    with pipelines and tensor parallelism in their usual places."""
-    goal, found = goal_of(7e9, tokens=20e9, critical_batch=512 * 1024.0), {}
-    for placement in ("tp-cp-dp-pp", "pp-dp-cp-tp"):
-        scenario = asked(f"plan.placement={placement}", "cluster.node.gpu.memory=32 GB", ratio=8.0)
-        frontier = shortest(scenario, goal, gpus=(32, 64), batches=(64,))
-        found[placement] = frontier.fastest
-        for point in frontier.points:
-            assert point.answer.scenario.plan.placement == placement
-            assert point.answer.step_time_s == estimate(point.answer.scenario).step_time_s
-    assert found["pp-dp-cp-tp"].answer.scenario.plan.pp > found["tp-cp-dp-pp"].answer.scenario.plan.pp
-    # Where a node has GPUs of every pipeline rank it writes no more than any other; else that of the embedding does.
-    spread = {
-        placement: state_of(asked("plan.pp=8", "plan.tp=1", f"plan.placement={placement}")).saved(parallel=True)
-        for placement in ("tp-cp-dp-pp", "pp-dp-cp-tp")
-    }
-    usual, mixed = spread.values()
-    assert usual.total == mixed.total
-    assert mixed.node == pytest.approx(mixed.total / 8)
-    assert usual.node > 1.1 * mixed.node
-
-
 def test_a_plan_whose_ranks_lie_otherwise_is_said_to_be_outside_a_search():
     scenario = asked("plan.dp=2", nodes=16)
     result = search(scenario, gpus=(64, 64), top=1)
     other = scenario.replace(plan=scenario.plan.replace(placement="tp-cp-pp-dp"))
     assert "-s plan.placement=tp-cp-pp-dp" in rank_plan(result, other, steps=False).ruled_out
-
-
-@pytest.mark.thorough
-def test_a_search_proves_its_best_against_every_plan():
-    placement = "pp-tp-cp-dp"
-    scenario = asked("cluster.fragmentation=0.5", "plan.dp=2", ratio=8.0, nodes=16, below=2)
-    plan = ParallelPlan(placement=placement)
-    training = scenario.training.replace(global_batch_size=4)
-    found = search(scenario.replace(plan=plan, training=training), gpus=(32, 32), top=3, memory_limit_bytes=16e9)
-    fits = found.select({}, None).best
-    plans = list(map(found.scenario_at, fits.tolist()))
-    assert {each.plan.placement for each in plans} == {placement}
-    exact = np.array([estimate(each).step_time_s for each in plans])
-    assert (exact >= found.prices.step_time_s[fits] * (1 - 1e-9)).all()
-    unsharded = [each.plan.dp * each.plan.cp == 1 and each.plan.zero_stage > 0 for each in plans]
-    exact = np.where(unsharded, np.inf, exact)
-    assert [each.answer.step_time_s for each in found.best] == pytest.approx(sorted(exact)[:3], rel=1e-9)
-    assert found.gap == 0.0
-    usual = search(
-        scenario.replace(plan=ParallelPlan(), training=training), gpus=(32, 32), top=1, memory_limit_bytes=16e9
-    )
-    assert usual.best[0].answer.step_time_s != found.best[0].answer.step_time_s

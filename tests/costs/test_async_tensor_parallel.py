@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from asked import asked
 
-from sim.costs.block import FORWARD, NCCL_SMS, _exposed_tensor_parallel, piece_by_piece
+from sim.costs.block import FORWARD, piece_by_piece
 from sim.costs.collectives import all_gather
 from sim.network.placement import Group
 from sim.pricing.cells import layer_costs
 from sim.pricing.layouts import cost_model
-from sim.work.operations import Cause, Collective, Phase
+from sim.work.operations import Collective
 from tests.rows import rows
 
 
@@ -43,28 +43,3 @@ def test_a_gather_hides_behind_all_pieces_but_one():
     assert exposed(whole / 2) == pytest.approx(whole - whole / 2 * 7 / 8)
     assert exposed(whole, gather._replace(multiply="")) == pytest.approx(whole)
     assert exposed(1.0, group=Group(16, 8)) == pytest.approx(float(all_gather(1e8, Group(16, 8), costs.fabric)))
-
-
-def test_beside_user_buffers_multiplies_keep_the_multiprocessors_that_nccl_would_hold():
-    costs, group = cost_model(scenario()), Group(8, 8)
-    scatter = Collective("scatter", "reduce_scatter", 1e8, overlapped=True)
-    whole = float(all_gather(1e8, group, costs.fabric))
-
-    def exposed(sms, group=group, multiplies_s=1.0):
-        phase = Phase(collectives=(scatter._replace(sms=sms),))
-        return float(_exposed_tensor_parallel(phase, costs.compute, group, costs.fabric, multiplies_s))
-
-    assert exposed(None) == pytest.approx(whole * (1 - costs.fabric.nvlink.hidden_share))
-    assert exposed(NCCL_SMS) == pytest.approx(exposed(None))
-    assert exposed(4) == pytest.approx(exposed(None) - whole * 20 / costs.compute.gpu.num_sms)
-    assert exposed(4, multiplies_s=0.0) == pytest.approx(whole)
-    assert exposed(4, Group(16, 8)) == exposed(None, Group(16, 8))  # which user buffers do not reach
-
-
-def test_nvidia_s_recipes_leave_about_what_they_are_said_to():
-    def left(model, tp):  # of a step [%]
-        passes = layer_costs(scenario(model=model, stack="megatron-core", tp=tp, recompute="none")).passes[:2]
-        waits = sum(each[Cause.TENSOR_PARALLEL] for each in passes)
-        return 100 * float(waits / sum(sum(each.values()) for each in passes))
-
-    assert 3 < left("llama3-70b", 4) < left("llama3-405b", 8) < 8

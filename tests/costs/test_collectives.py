@@ -10,7 +10,6 @@ from flopcast_calibration.fit.links import LINK_PRIOR
 from sim.costs.collectives import (
     COLLECTIVES,
     Fabric,
-    all_gather,
     all_reduce,
     all_reduce_ways,
     hierarchical_all_reduce,
@@ -41,21 +40,6 @@ def real_fabric(name):
 
 def node(n):
     return Group(n, n)
-
-
-# NVIDIA/nccl-tests doc/PERFORMANCE.md: bus bandwidth is the buffer over the time, times this factor.
-FACTORS = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-}
-
-
-@pytest.mark.parametrize("kind", FACTORS)
-@pytest.mark.parametrize("n", [2, 3, 8, 64])
-def test_ring_volume(kind, n):
-    time = COLLECTIVES[kind](2.0**30, node(n), fabric())
-    assert 2.0**30 / time * FACTORS[kind](n) == pytest.approx(300e9)
 
 
 # NVIDIA/nccl:src/graph/tuning.cc: base, NVLink and network latencies -> latency of an all-reduce. [µs]
@@ -119,13 +103,6 @@ sizes = st.floats(1.0, 1e12)
 def test_more_bytes_never_take_less_time(name, profile, group, nbytes, more):
     collective, net = COLLECTIVES[name], real_fabric(profile)
     assert collective(nbytes * more, group, net) >= collective(nbytes, group, net) * (1 - 1e-12)
-
-
-@given(group=groups, nbytes=sizes)
-def test_gather_and_scatter_are_the_two_halves_of_a_ring(group, nbytes):
-    net = fabric(link(hop_latency_s=2e-6), link(hop_latency_s=1e-5))
-    halves = all_gather(nbytes, group, net) + reduce_scatter(nbytes, group, net)
-    assert halves == pytest.approx(ring_all_reduce(nbytes, group, net))
 
 
 # Fits may choose any exponent within the bounds of flopcast_calibration.fit; no choice may make a small message the slow one.

@@ -5,9 +5,7 @@ from counts import layer_work
 
 from sim import estimate
 from sim.costs.compute import GRAPH_LAUNCH_S
-from sim.errors import SpecError
 from sim.specs import build_scenario
-from sim.work import experts
 from sim.work.layers import block_operations
 from sim.work.memory import graph_bytes, working_bytes
 from sim.work.pieces import Cut
@@ -60,24 +58,6 @@ def test_host_time_by_hand():
     assert cost_model(one).compute.host_time((phase,), talk) == pytest.approx(expected)
 
 
-def test_graphs_do_not_hide_the_launches_behind_the_wait_for_tokens(monkeypatch):
-    """Nothing runs before the first multiply is launched; the second one's launches hide beside it while they are few."""
-    from sim.costs.block import FORWARD
-    from sim.pricing.cells import layer_costs
-    from sim.work.operations import Cause
-
-    waits = []
-    for launches in (0.4, 0.5, 4.0, 8.0):  # of each of 128 experts, for which both multiplies run some 25 ms
-        monkeypatch.setitem(experts.GROUPED_LAUNCHES, True, (0.0, launches))
-        one = scenario_of(QWEN, scoped(*SCOPE) | {"name": f"{launches} launches"}, sequence=32768)
-        waits.append(float(layer_costs(one).passes[FORWARD].get(Cause.HOST, 0.0)))
-    few, more, many, most = waits
-    one_multiply = 128 * one.stack.kernel_launch_s
-    assert 0.2 * one_multiply < few < 0.42 * one_multiply  # tokens go to their experts meanwhile
-    assert more - few == pytest.approx(0.1 * one_multiply)
-    assert most - many == pytest.approx(2 * 4.0 * one_multiply)
-
-
 # Megatron-Bridge's card on CUDA graphs (NVIDIA-NeMo/Megatron-Bridge:skills/nemo-mbridge-perf-cuda-graphs): scoped graphs of
 # attention, router and preprocessing on 16 H100. Qwen3's batch, length and micro-batches are not printed; of micro-batches
 # of one sequence we find near the printed gain, of larger ones, whose kernels are longer, less.
@@ -106,31 +86,3 @@ def test_memory_of_graphs():
     )
     assert more - less == graph_bytes((), one.model, CUT) == 2 * 1024 * (2 * 32 * 128 + 2 * 4 * 128 + 4 * 2048)
     assert any("CUDA graphs of attn" in line for line in estimate(one).assumptions)
-
-
-@pytest.mark.parametrize(
-    ("stack", "plan", "said"),
-    [
-        ({"cuda_graphs": "scoped"}, {}, "needs cuda_graph_scope"),
-        ({"cuda_graphs": "none", "cuda_graph_scope": ["attn"]}, {}, "needs cuda_graphs: scoped, not none"),
-        (scoped("atn"), {}, "did you mean 'attn'"),
-        (scoped("moe_preprocess"), {}, "add moe_router"),
-        (scoped("attn"), {"recompute": "full"}, "does not go with CUDA graphs of attn"),
-        (scoped("moe_router"), {"recompute": "selective", "recompute_modules": ["moe"]}, "leave one of the two out"),
-    ],
-)
-def test_mistakes(stack, plan, said):
-    with pytest.raises(SpecError) as error:
-        scenario_of(QWEN, stack, ep=8, **plan)
-    assert said in str(error.value)
-
-
-def test_a_search_leaves_out_what_graphs_do_not_allow():
-    from sim.search.plans.space import build_space
-
-    assert {each.recompute for each in build_space(scenario_of(GPT, scoped("attn")), (8, 8)).categories} == {
-        "none",
-        "selective",
-    }
-    with pytest.raises(SpecError, match="does not go with"):
-        build_space(scenario_of(GPT, scoped("attn")), (8, 8), recomputes=("full",))

@@ -4,13 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs.block import FORWARD, block_costs
-from sim.costs.collectives import Fabric
-from sim.costs.compute import ComputeModel, as_measured, attention_efficiency, clock_gain, gemm_time, issue_clock
-from sim.network.placement import Group
+from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time, issue_clock
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
 from sim.work.attention import padded_head
-from sim.work.operations import BlockWork, Cause, Kernel, Phase, matmul, memory
+from sim.work.operations import Cause, Kernel, Phase
 from tests.rows import rows
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
@@ -103,22 +100,6 @@ def test_published_multiplies_one_column_apart(n, k, tflops):
     assert 2 * 8192 * n * k / float(time_of(8192, n, k, gpu=card)) / 1e12 == pytest.approx(tflops, rel=0.09)
 
 
-# A column more or less of the result is a leading dimension of each layout; a longer or shorter k of two of them.
-@pytest.mark.parametrize(
-    ("layout", "unaligned", "aligned"),
-    [("nn", ("n", "k"), ("m",)), ("nt", ("n", "k"), ("m",)), ("tn", ("m", "n"), ("k",))],
-)
-def test_leading_dimensions_of_each_layout(layout, unaligned, aligned):
-    sizes = {"m": 4096, "n": 4096, "k": 4096}
-
-    def slower(name):
-        changed = time_of(**sizes | {name: 4095}, layout=layout)
-        return float(changed / time_of(**sizes, layout=layout))
-
-    assert all(slower(name) > 2 for name in unaligned)
-    assert all(slower(name) <= 1 for name in aligned)
-
-
 @settings(max_examples=13)
 @given(name=names, shape=shapes, which=st.integers(0, 2), layout=st.sampled_from(["nn", "nt", "tn"]))
 def test_padding_never_costs_more_than_its_work(name, shape, which, layout):
@@ -138,38 +119,6 @@ def test_padding_never_costs_more_than_its_work(name, shape, which, layout):
 
 def model(gpu=A100, profile=PROFILE, precision="fp16", launch=0.0):
     return ComputeModel(gpu, profile, precision, 2.0, launch)
-
-
-def test_the_gpu_waits_for_a_host_slower_than_all_its_kernels():
-    phase = Phase((matmul("tiny", 64, 64, 64, 2), memory("tiny", 1e3, kernels=3)))
-    busy = sum(model().phase_time(phase).values())
-    alone, fabric = {"tp": Group(1, 1), "cp": Group(1, 1)}, Fabric(PROFILE.nvlink, PROFILE.network, 1e11, 1e10)
-
-    def forward(launch):
-        work = BlockWork(forward=phase, input_grad=Phase(), weight_grad=Phase())
-        return block_costs([work], model(launch=launch), alone, fabric)[0].passes[FORWARD]
-
-    assert sum(forward(1e-3).values()) == pytest.approx(4e-3)  # four launches
-    assert forward(1e-3)[Cause.HOST] == pytest.approx(4e-3 - busy)
-    assert sum(forward(busy / 5).values()) == pytest.approx(busy)
-    assert Cause.HOST not in forward(busy / 5)
-
-
-@pytest.mark.parametrize(
-    ("cause", "precision"), [(Cause.MATMUL, "fp8"), (Cause.ATTENTION, "bf16"), (Cause.LOGITS, "bf16")]
-)
-def test_under_fp8_attention_and_logits_stay_in_16_bits(cause, precision):
-    operation = matmul("multiply", 4096, 4096, 4096, 2, cause=cause)
-    assert model(H100, PROFILES["h100"], "fp8").peak(operation) == H100.peak(precision)
-
-
-def test_fused_attention_is_bounded_by_flops_or_by_bytes():
-    compute, params = model(), PROFILE.attention
-    long = Kernel("flash", Cause.ATTENTION, "attention", flop=1e13, nbytes=1.0, n=128, k=128, length=1e9)
-    share = A100.peak("fp16") * params.forward_efficiency
-    assert kernel_s(compute, long) == pytest.approx(1e13 / share, rel=1e-3)
-    moved = Kernel("flash", Cause.ATTENTION, "attention", flop=1.0, nbytes=1e12, n=128, k=128, length=1e9)
-    assert kernel_s(compute, moved) == pytest.approx(1e12 / compute.memory_bandwidth("copy"), rel=1e-3)
 
 
 def test_random_numbers_of_dropout_take_what_attention_with_it_took_longer():
@@ -216,12 +165,6 @@ def test_a_boards_power_is_what_its_limit_allows(others, multiplying, limit, wid
     allowed, drawn_by_others = limit * (1 / gain + others), min(clock.others_power, limit) * others
     drawn = (clock.idle_power + (1 - clock.idle_power) * width * gain**clock.exponent) / gain + drawn_by_others
     assert drawn == pytest.approx(allowed, rel=1e-3) or (gain == CLOCK.most and drawn < allowed)
-
-
-@rows("gpu, shares", [("h100-sxm-80gb", (1, 1)), ("gh200-96gb", (580 / 700, 1)), ("h100-pcie-80gb", (0.5, 0.764))])
-def test_multiplies_of_a_gpu_with_less_power_go_at_a_lower_clock(gpu, shares):
-    """An H100 PCIe has half an SXM's power for three quarters of its peak."""
-    assert as_measured(GpuSpec.model_validate(load_preset("gpus", gpu)), CLOCK) == pytest.approx(shares, rel=2e-3)
 
 
 @rows(

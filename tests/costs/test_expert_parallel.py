@@ -9,7 +9,6 @@ from sim.pricing.stages import stage_costs
 from sim.specs import load_scenario
 from sim.work.operations import Cause
 from sim.work.routing import share_alone
-from tests.rows import rows
 
 MODEL = {
     "num_layers": 16, "hidden_size": 2048, "num_heads": 16, "num_kv_heads": 4, "vocab_size": 32000,
@@ -24,16 +23,6 @@ def scenario(*, model=None, stack=None, cluster="superpod-h100", sequences=256, 
         MODEL | (model or {}), cluster, {"microbatch_size": 1, **plan}, stack={"preset": "megatron-core", **(stack or {})},
         profile="h100", batch=sequences,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("ep", [8, 64])
-def test_gathered_tokens_come_to_every_gpu_with_experts(ep):
-    gathered, sent = (
-        estimate(scenario(dp=64, ep=ep, stack={"expert_dispatcher": name})) for name in ("allgather", "alltoall")
-    )
-    travel, less = (each.breakdown.seconds["expert_parallel_comm"] for each in (gathered, sent))
-    assert less < travel < 64 / 4 * less  # at most every GPU's tokens for those that chose one of its experts
-    assert [use.weights for use in gathered.memory] == [use.weights for use in sent.memory]
 
 
 def test_the_published_pair_of_overlapped_experts():
@@ -101,24 +90,3 @@ def test_the_host_is_ahead_where_other_layers_keep_the_gpu_busy():
     assert wide[1] < 1e-3  # embedding and head alone
     assert wide[0] > 0.3 * narrow[0]
     assert waits(131072, ep=2)[1] > 0.5 * waits(1024, ep=2)[1]
-
-
-@rows(
-    "stack, adds",
-    [
-        ({}, 0.0),
-        ({"checkpoints_stop_early": True}, -1.0),  # the way home, of the four exchanges and two run again
-        ({"overlap_shared_experts": True}, -2.0),  # forward and run again: shared experts last as long as two or longer
-    ],
-)
-def test_exchanges_that_the_gpu_does_not_wait_for(stack, adds):
-    """A layer that runs again may not send its tokens home, and shared experts may run beside tokens that travel."""
-
-    def passes(**more):
-        model = {"shared_expert_intermediate_size": 65536, "num_dense_layers": 0}
-        given = scenario(model=model, stack={"expert_dispatcher": "deepep", **more}, dp=8, ep=8, recompute="full")
-        return stage_costs(given).passes[:2, :, 0]
-
-    plain, changed = passes(), passes(**stack)
-    exchange = plain[0, Cause.EXPERT_PARALLEL] / 2
-    assert (changed - plain)[1, Cause.RECOMPUTE] == pytest.approx(adds * exchange, rel=0.25, abs=1e-9)

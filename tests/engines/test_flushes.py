@@ -7,7 +7,6 @@ import pytest
 
 from sim import estimate, load_scenario
 from sim.engines import Program, run
-from sim.errors import ScheduleError, SpecError
 from sim.schedules import build_order
 from sim.traffic.exchanges import step_collectives
 
@@ -70,16 +69,6 @@ def test_a_step_of_flushes_is_so_many_steps_without_their_updates(scenario_of, s
         assert work[cause] == pytest.approx(8 * alone[cause], rel=1e-6), cause
 
 
-def test_a_folded_order_is_what_it_leaves_out(scenario_of):
-    """A hundred flushes are timed from a few; unfolded they take as long."""
-    folded = estimate(scenario_of("1f1b", 8, 1600)).timeline
-    order = folded.program.order
-    assert order.fold is not None
-    assert order.flushes == 100
-    whole = run(folded.program.on(order.fold.unfold()))
-    assert whole.step_time_s == pytest.approx(folded.step_time_s, rel=1e-9)
-
-
 def test_traffic_counts_what_every_flush_sums(scenario_of):
     def bytes_of(scenario):
         return {each.name: each.nbytes * each.count for each in step_collectives(scenario)}
@@ -89,21 +78,3 @@ def test_traffic_counts_what_every_flush_sums(scenario_of):
     assert many["gather weights"] == 4 * one["gather weights"]
     last = bytes_of(scenario_of("1f1b", 8, 64, "stack.sums_at_last_flush=true"))
     assert last == one
-
-
-def test_sums_at_the_last_flush_alone_take_less(scenario_of):
-    every, last = (
-        estimate(scenario_of("1f1b", 8, 64, f"stack.sums_at_last_flush={word}")) for word in ("false", "true")
-    )
-    between = every.timeline.program.between_flushes_s
-    assert every.step_time_s - last.step_time_s == pytest.approx(3 * between[0], rel=1e-6)
-    assert not last.timeline.program.between_flushes_s.any()
-
-
-def test_what_cannot_be(scenario_of):
-    with pytest.raises(SpecError, match=r"microbatches_per_flush = 5 must divide the 32 micro-batches.*nearest.*4"):
-        scenario_of("1f1b", 5)
-    with pytest.raises(SpecError, match="needs a pipeline"):
-        scenario_of("1f1b", 8, 64, "plan.pp=1", "plan.dp=8")
-    with pytest.raises(ScheduleError, match="never drains"):
-        build_order("pipedream_2bw", 4, 1, 16, per_flush=8)

@@ -200,8 +200,3 @@ def test_collectives_within_actions_take_what_the_formula_says_until_they_meet(b
             assert shared.step_time_s > plain.step_time_s * 1.001
         else:  # what meets takes at most 0.2 · 4 · 0.8, of which the budget hides nine tenths
             assert plain.step_time_s <= shared.step_time_s < plain.step_time_s * 1.02
-
-
-def test_two_messages_halve_a_link_by_hand():
-    # From 1 to 3 both are under way at half speed: the first has 1 s left at 1 and is done at 3, the second at 4.
-    np.testing.assert_allclose(ends_of([stream(2.0, [0])] * 2, [1.0], [0.0, 1.0]), [3.0, 4.0])

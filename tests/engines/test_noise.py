@@ -44,15 +44,6 @@ def test_a_noisy_step_is_what_the_event_engine_makes_of_it(order, rng, blocks, b
     np.testing.assert_allclose(steps, played, rtol=1e-9)
 
 
-@given(order=orders(), rng=seeds)
-def test_the_step_waits_for_every_replica(order, rng, random_costs):
-    assume(has_a_step(order))
-    program = Program(order, random_costs(rng, order))
-    counted = [noisy_steps([alike(program)] * count, 0.2, 3) for count in (1, 2, 5)]
-    assert (counted[0] <= counted[1]).all()
-    assert (counted[1] <= counted[2]).all()
-
-
 @given(
     order=orders(), rng=seeds, factor=st.floats(1, 3), more=st.floats(1, 2), jitter=st.sampled_from([0.0, 0.02, 0.3])
 )
@@ -81,13 +72,6 @@ def test_slow_everywhere_is_kernels_times_the_factor(order, rng, factor, random_
     assert steps[0] == pytest.approx(run(Program(order, scaled)).step_time_s, rel=1e-12)
     same = slowed(costs, order.rank_of_stage, np.full(order.num_ranks, factor))
     np.testing.assert_allclose(same.forward_s, scaled.forward_s)
-
-
-def test_more_jitter_makes_the_mean_longer(random_costs):
-    order = build_order("1f1b", 4, 1, 16)
-    program = Program(order, random_costs(np.random.default_rng(1), order))
-    means = [noisy_steps([alike(program, 1)] * 2, jitter, 200).mean() for jitter in (0.0, 0.02, 0.05, 0.1, 0.3)]
-    assert means == sorted(means)
 
 
 def test_steps_do_not_depend_on_how_many_are_drawn(random_costs, monkeypatch):

@@ -40,12 +40,3 @@ def test_waiting_lies_between_hiding_and_not(schedule):
         for changes in (("stack.reduce_waited_for=false",), (), ("stack.overlap_grad_reduce=false",))
     )
     assert hidden < waited < after
-
-
-def test_an_update_after_every_micro_batch_waits_as_often():
-    """All that lengthens PipeDream's updates comes once a micro-batch, 2BW's once a batch."""
-    often, once = (
-        estimate(build_scenario(GPT_2, [f"plan.schedule={name}"])).breakdown.seconds["data_parallel_comm"]
-        for name in ("pipedream", "pipedream_2bw")
-    )
-    assert often > 8 * once

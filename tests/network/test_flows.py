@@ -1,9 +1,7 @@
 """Max-min rates against a linear programme, and flows that come and go against the definition."""
 
-from itertools import pairwise
-
 import numpy as np
-from flows import finish_times, flows_on
+from flows import flows_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,24 +76,3 @@ def test_no_link_is_overfull_and_every_flow_is_held_back_by_a_full_link_on_which
 def test_no_limit_and_no_capacity():
     flows = flows_on(np.array([[-1, -1], [0, -1], [1, -1], [0, 1]]))
     assert max_min_rates(flows, np.array([np.inf, 0.0])).tolist() == [np.inf, np.inf, 0.0, 0.0]
-
-
-@given(network=networks(12, 6), data=st.data())
-def test_what_flows_carry_while_they_run_is_what_they_were_to_carry(network, data):
-    flows, capacity = network
-    draw = lambda numbers: np.array([data.draw(st.sampled_from(numbers)) for _ in range(flows.num_flows)])  # noqa: E731
-    starts, sizes = draw([0.0, 0.0, 0.5, 1.0, 2.25]), draw([0.0, 1.0, 3.0, 10.0])
-    finish = finish_times(capacity, flows, starts, sizes)
-    assert (finish >= starts).all()
-    # Between two events nothing comes or goes: rates are those of the flows under way.
-    events = np.unique(np.concatenate([starts, finish]))
-    moved = np.zeros(flows.num_flows)
-    for begin, end in pairwise(events):
-        kept = (starts <= begin) & (finish >= end)
-        keep = kept[flows.flow]
-        here = Flows(
-            int(kept.sum()), (np.cumsum(kept) - 1)[flows.flow[keep]], flows.link[keep], flows.load[keep],
-            flows.share[kept],
-        )  # fmt: skip
-        moved[kept] += max_min_rates(here, capacity) * (end - begin)
-    np.testing.assert_allclose(moved, sizes, rtol=1e-6, atol=1e-6)

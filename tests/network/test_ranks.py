@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import SpecError
 from sim.network.ranks import gpu_of_rank
 from sim.specs import ParallelPlan
 
@@ -48,13 +47,3 @@ def test_a_scheduler_scatters_as_many_nodes_as_asked(cluster, fragmentation):
     assert len(away) <= round(fragmentation * 384)
     assert (len(away) > 0) == (fragmentation > 0)
     assert (runs[0] != runs[2]).any() == (fragmentation > 0)
-
-
-def test_mistakes_are_explained(cluster):
-    with pytest.raises(SpecError, match="each of tp, cp, dp and pp once"):
-        PLAN.replace(placement="tp-dp-pp")
-    for share in (1.5, -0.1):
-        with pytest.raises(SpecError, match="from 0 to 1"):
-            cluster("selene").replace(fragmentation=share)
-    with pytest.raises(SpecError, match="raise num_nodes"):
-        gpu_of_rank(ParallelPlan(tp=8, pp=64, dp=16), cluster("selene"))

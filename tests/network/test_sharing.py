@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import build_scenario, estimate, load_scenario
-from sim.costs.collectives import Fabric, all_gather, all_reduce, all_to_all, send
+from sim.costs.collectives import Fabric, all_gather, all_reduce
 from sim.errors import SpecError
 from sim.network import sharing
 from sim.network.collective_flows import max_min_rates
@@ -74,23 +74,6 @@ def test_seconds_of_collectives_on_a_tree_of_2_to_1_by_hand():
     assert all_reduce(1e9, group, fabric) == pytest.approx(0.087032, abs=1e-6)
     # 0.96875 GB and 1 MB are 43.1 ms; 8.4 us and 31 hops are 0.442 ms.
     assert all_gather(1e9, group, fabric) == pytest.approx(0.043542, abs=1e-6)
-
-
-def test_seconds_of_an_all_to_all_on_a_tree_of_2_to_1_by_hand():
-    """Sixteen GPUs of two nodes: half of a rank's 100 MB goes to the other node, on its own card."""
-    scenario = built("model=mixtral-8x7b", "model.num_experts=16", "plan.ep=16", ratio=2.0, below=1)
-    fabric, group = Fabric.of(scenario.cluster, scenario.profile), place_group("ep", scenario.plan, scenario.cluster)
-    # 50 MB and 1 MB of the ramp at 22.5 GB/s are 2.2667 ms; latencies are 8.4, 14 and 1.1 us.
-    assert all_to_all(1e8, group, fabric) == pytest.approx(0.00229017, abs=1e-8)
-
-
-@pytest.mark.parametrize(("ratio", "seconds"), [(2.0, 0.00046684), (4.0, 0.00091129)])
-def test_seconds_of_a_send_on_an_oversubscribed_tree_by_hand(ratio, seconds):
-    """10 MB at the 0.45 of a card that sends reach anyway, which is all that a tree of 2:1 leaves; at half on 4:1."""
-    scenario = built("plan.pp=8", "plan.dp=32", ratio=ratio)
-    fabric = Fabric.of(scenario.cluster, scenario.profile)
-    found = send(1e7, True, fabric, send_share(scenario.plan, scenario.cluster))
-    assert found == pytest.approx(seconds, abs=1e-8)
 
 
 def test_what_a_tree_of_2_to_1_adds_to_a_step_by_hand():

@@ -74,20 +74,6 @@ def test_levels_that_lose_bandwidth_are_built_as_stated(small_machine, levels, n
         assert bisection_bytes_per_s(topology) == pytest.approx(share * nodes * 8 / 2 * 25e9)
 
 
-def test_rails_of_an_oversubscribed_level_meet_above_it(small_machine):
-    levels = {**PODS, "leaf": {"ports": 64, "below": 32}}
-    topology = small_machine(levels, 256, gpus=8)
-    assert switch_counts(topology) == {"leaf": 64, "spine": 8 * 8, "core": 11}
-    assert bisection_bytes_per_s(topology) == pytest.approx(256 * 8 / 2 * 25e9 / 3)
-
-
-def test_a_last_level_joins_no_more_than_is_stated(small_machine):
-    levels = {**PODS, "core": {"ports": 64, "below": 4}}
-    assert len(small_machine(levels, 128, rail_optimised=False, gpus=8).levels) == 3
-    with pytest.raises(SpecError, match=r"network.levels.core.below allows 4 groups of spine switches, not 5"):
-        small_machine(levels, 129, rail_optimised=False, gpus=8)
-
-
 def test_a_number_of_switches_that_does_not_fit_is_named(cluster):
     """A spine of Selene's with half the cables has 70 up, and 112 core switches to reach."""
     network = cluster("selene").network

@@ -1,5 +1,7 @@
 """Engines on the graph of tasks give what a plain loop over actions gives, every moment of it."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,12 +38,14 @@ def assert_same(timeline, plain):
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@given(order=orders(), rng=seeds, sends=switch, blocks=switch, hide=st.tuples(switch, switch))
-def test_a_step_is_what_a_plain_loop_makes_of_it(engine, order, rng, sends, blocks, hide, random_costs):
+@given(order=orders(), rng=seeds, sends=switch, blocks=switch, hide=st.tuples(switch, switch), wide=switch)
+def test_a_step_is_what_a_plain_loop_makes_of_it(engine, order, rng, sends, blocks, hide, wide, random_costs):
+    """Whether the exact engine plays events level by level, as arrays, or one by one."""
     if get_schedule(order.schedule).asynchronous:
         hide = (False, False)  # what a reduction then has until the next update but one is a formula
     program = random_program(order, rng, random_costs, sends=sends, blocks=blocks, hide=hide)
-    assert_same(run(program, engine), plain_step(order, program.costs, *hide))
+    with mock.patch("sim.engines.max_plus.WIDE", 0 if wide else 10**9):
+        assert_same(run(program, engine), plain_step(order, program.costs, *hide))
 
 
 @pytest.mark.parametrize("name", schedule_names())

@@ -1,7 +1,7 @@
 """FLOPs of layers, head and whole steps are those torch counts when it runs the same matrices on the meta device."""
 
 import pytest
-from counts import head_work, layer_work
+from counts import layer_work
 
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.work.pieces import Cut
@@ -123,14 +123,6 @@ def test_layer_forward_input_gradient_and_weight_gradient(model, batch, sequence
     assert phases(layer_work(model, MATH, cut_to(1, batch, sequence))) == counted
 
 
-@each_shape
-@each_model
-def test_head_forward_input_gradient_and_weight_gradient(model, batch, sequence):
-    x = torch.empty(batch, sequence, model.hidden_size, device="meta", requires_grad=True)
-    counted = count_block(lambda: nn.Linear(model.hidden_size, model.vocab_size, bias=False), x)
-    assert phases(head_work(model, MATH, cut_to(1, batch, sequence))) == counted
-
-
 @each_model
 @pytest.mark.parametrize(
     ("batch", "sequence", "recompute"),
@@ -163,16 +155,3 @@ def test_flash_attention_runs_five_multiplies_backward_and_is_credited_four(name
     assert 2 * backward.flop == flop_counter.sdpa_backward_flop_count(heads, heads, heads, heads)
     assert flash.forward.model_flop == math.forward.flop
     assert flash.input_grad.model_flop == math.input_grad.flop
-
-
-@each_model
-@pytest.mark.parametrize("stack", [MATH, FLASH], ids=["math", "flash"])
-@pytest.mark.parametrize("tp", [2, 8])
-def test_tensor_parallel_ranks_share_the_work_exactly(model, stack, tp):
-    whole, part = (layer_work(model, stack, cut_to(degree, 2, 64)) for degree in (1, tp))
-    # Fewer key/value heads than ranks: each rank computes a copy of its head.
-    copies = max(0, tp - model.num_kv_heads)
-    extra = 2 * (2 * 64) * model.hidden_size * 2 * model.head_dim * copies
-    assert [tp * flop for flop in phases(part)] == [flop + extra for flop in phases(whole)]
-    head, head_part = (head_work(model, stack, cut_to(degree, 2, 64)) for degree in (1, tp))
-    assert [tp * flop for flop in phases(head_part)] == list(phases(head))

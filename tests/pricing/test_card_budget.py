@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from random_scenarios import random_scenario
 from rows import forms
 from wiring import laid_out
@@ -73,21 +72,3 @@ def test_no_random_step_is_shorter_than_its_cards_need(seeds):
             seen.append((used, seed))
     assert len(seen) > len(seeds) / 2
     assert max(seen)[0] <= 1 + 1e-9, max(seen)
-
-
-def test_tokens_that_travel_once_to_a_domain_are_counted_once():
-    """A dispatcher sends a token once to a domain that has experts of it: of 4 domains 3 (1 − (3/4)⁸) others, not 6."""
-    sent = {}
-    for kind in ("alltoall", "deepep"):
-        stack = {"preset": "megatron-core", "expert_dispatcher": kind}
-        scenario = build_scenario({**EXPERTS, "stack": stack}, ["plan.ep=32"])
-        order, costs = priced_order(scenario)
-        traffic = laid_out(scenario, order, costs)
-        stream = traffic.streams[next(each.stream[0] for each in traffic.inside if each.exchange.group == "ep")]
-        card = [nbytes for link, nbytes in zip(stream.link, stream.link_bytes, strict=True) if _is_card(traffic, link)]
-        sent[kind] = max(card)
-    assert sent["deepep"] / sent["alltoall"] == pytest.approx(3 * (1 - (3 / 4) ** 8) / (8 * 3 / 4), rel=1e-6)
-
-
-def _is_card(traffic, link):
-    return any(each.name == "nic" and 0 <= link - each.start < each.count for each in traffic.topology.classes)

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
-from sim.errors import SpecError
 from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.sums import layer_params, total_params
 
@@ -34,15 +33,6 @@ def test_kept_weights_by_hand():
         assert use.optimizer + use.gradients == pytest.approx(16 * total_params(model) / 32)
     more = 2 * total_params(model) - 2 * 2 * layer_params(model)
     assert kept.total - dropped.total == pytest.approx(more)
-
-
-def test_shards_of_16_bits_by_hand():
-    """Megatron-FSDP's layout: a 16-bit shard besides the master's; what is gathered is what the shard lacks."""
-    changes = ("stack.fp32_shards=false", "stack.gradient_precision=bf16")
-    dropped, kept = (estimate(built(*changes, *more)).memory[0] for more in ((), (KEPT,)))
-    model = built().model
-    assert dropped.weights == kept.weights == pytest.approx(2 * total_params(model) / 32)
-    assert kept.total - dropped.total == pytest.approx(2 * total_params(model) * 31 / 32 - 2 * 2 * layer_params(model))
 
 
 def test_a_pipeline_that_keeps_holds_what_stage_1_holds():
@@ -108,9 +98,3 @@ def test_keeping_never_gathers_more_nor_takes_less_memory(changes):
     assert max(use.total for use in other.memory) >= max(use.total for use in one.memory) * (1 - 1e-12)
     if dropped.plan.pp == 1:
         assert other.step_time_s <= one.step_time_s * (1 + 1e-9)
-
-
-def test_refusals():
-    with pytest.raises(SpecError, match="reshard_after_forward: false needs zero_stage 3"):
-        built("plan.zero_stage=2", KEPT)
-    assert built(KEPT).plan.replace(zero_stage=1).reshard_after_forward  # another stage leaves it behind

@@ -23,12 +23,3 @@ def test_an_update_takes_its_launches_however_few_parameters_a_gpu_holds():
         fused = scenario.replace(stack=scenario.stack.replace(tensor_launches=0))
         assert estimate(fused).breakdown.seconds["optimizer"] < launched
         assert estimate(fused).step_time_s < estimate(scenario).step_time_s
-
-
-def test_shards_are_updated_at_once():
-    one, other = (
-        load_scenario(V100, ["plan.dp=2", "cluster.num_nodes=2", "plan.zero_stage=1", f"stack.tensor_launches={launches}",
-                             "training.global_batch_size=16"])
-        for launches in (0, 8)
-    )  # fmt: skip
-    assert estimate(one).step_time_s == estimate(other).step_time_s

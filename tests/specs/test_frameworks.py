@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from sim import estimate
 from sim.cli import app
-from sim.errors import SpecError
 from sim.specs import build_scenario, load_preset, preset_names
 from sim.specs.base import file_name
 from sim.specs.frameworks import (
@@ -37,9 +36,6 @@ def own_rules(name):
 RULES = [(name, number, rule) for name in FRAMEWORKS for number, rule in enumerate(own_rules(name))]
 LAYOUTS = {"recompute", "recompute_of_experts", "recompute_modules_of_experts", "selective_is", "interleaved", "microbatches", "offload", "offload_to_grace", "offload_optimizer", "shards", "adapters", "source"}  # fmt: skip
 STACK_FIELDS = {file_name(name) for name in StackSpec.model_fields}
-
-
-TRAINING = {"global_batch_size": 64, "sequence_length": 4096}
 
 
 def scenario(*said, **changes):
@@ -90,19 +86,8 @@ def sections(when, version_of):
 @rows("name", FRAMEWORKS)
 def test_a_framework_s_file_says_nothing_that_is_not_read(name):
     data = raw_preset("frameworks", name)
-    assert data.keys() <= {
-        "title",
-        "source",
-        "aliases",
-        "like",
-        "tags",
-        "flops",
-        "releases",
-        "rules",
-        "shared",
-        "layouts",
-        "plans",
-    }
+    known = "title source aliases like tags flops releases rules shared layouts plans"
+    assert data.keys() <= {*known.split()}
     assert data["title"]
     assert data["source"].strip()
     dates = [date_of(release["since"], name) for release in data["releases"]]
@@ -143,23 +128,16 @@ def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number,
 
 
 SCOPED_LAYER = {"cuda_graphs": "scoped", "cuda_graph_scope": ("attn", "mlp")}
-SCOPED_BLACKWELL = ("attn", "mamba", "moe_router", "moe_preprocess")
 HYBRID = "nemotron-3-nano-30b-a3b"
-EIGHT, BOTH_IN_8 = {"fused_experts": True, "fp8_attention": False}, {"fused_experts": True, "fp8_attention": True}
-NEITHER = {"fused_experts": False, "fp8_attention": False}
 
 # Framework, version, what else is said -> fields of the stack that its code has then.
 RULED = [
     # which fused attention kernel
-    ("nemo-automodel", "latest", {"gpu": "H100"}, {"flash_version": "2"}),
     ("nemo-automodel", "latest", {"gpu": "H100", "cp": 2}, {"flash_version": "cudnn"}),
     ("nemo-automodel", "latest", {"gpu": "A100", "num_experts": 8}, {"flash_version": "2", "overlap_shared_experts": True}),
     ("prime-rl", "latest", {"gpu": "B200"}, {"flash_version": "4"}),
-    ("olmo-core", "2025-06", {"gpu": "B200"}, {"flash_version": "cudnn"}),
     ("olmo-core", "latest", {"gpu": "B200", "name": "olmo3-32b"}, {"flash_version": "2"}),
-    ("torchtitan", "v0.2", {"gpu": "B200"}, {"flash_version": "cudnn"}),
     ("torchtitan", "latest", {"gpu": "B200", "name": "Llama-4-Scout"}, {"flash_version": "flex"}),
-    ("pytorch-fsdp", "2.10.0", {"gpu": "H100"}, {"flash_version": "2"}),
     # ALiBi's mask keeps Baichuan's larger model from fused attention
     ("deepspeed", "2023-09", {"name": "Baichuan2-13B"}, {"attention": "math", "fused_softmax": False, "fp32_softmax": False}),
     ("deepspeed", "2023-09", {"name": "Baichuan2-7B"}, {"attention": "flash"}),
@@ -170,9 +148,6 @@ RULED = [
     ("nemo", "25.05", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "math"}),
     ("nemo", "25.11", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "flash"}),
     # what carries tokens to experts, and its multiprocessors; tokens are dropped with the plain dispatcher only
-    ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "gpt-oss-120b"}, {"expert_dispatcher": "alltoall"}),
-    ("megatron-bridge", "26.06", {"gpu": "GB200", "model": "gpt-oss-120b", "precision": "mxfp8"},
-     {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
     ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "qwen3-235b-a22b", "precision": "mxfp8"},
      {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
     ("megatron-bridge", "latest", {"gpu": "GB200", "num_experts": 8, "expert_capacity_factor": 1.0}, {"expert_dispatcher": "alltoall"}),
@@ -180,21 +155,15 @@ RULED = [
     ("megatron-lm", "core_r0.8.0", {}, {"fused_cross_entropy": False}),
     ("nemo", "2.0.0", {}, {"fused_cross_entropy": True, "packed_masters": False}),
     # recipes of 2026 fuse experts on Blackwell, and some take attention in 8 bits
-    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, BOTH_IN_8),
-    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "qwen3-235b-a22b", "precision": "mxfp8"}, EIGHT),
-    ("megatron-bridge", "26.04", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, NEITHER),
+    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, {"fused_experts": True, "fp8_attention": True}),
+    ("megatron-bridge", "26.04", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, {"fused_experts": False, "fp8_attention": False}),
     # recipes of hybrids capture modules unless told otherwise; modules that are stated are what is captured
     ("megatron-bridge", "latest", {"gpu": "H100", "model": HYBRID, "precision": "fp8"},
      {"cuda_graphs": "scoped", "cuda_graph_scope": ("mamba",), "overlap_experts": False}),
-    ("megatron-bridge", "latest", {"gpu": "GB200", "model": HYBRID, "precision": "fp8"},
-     {"cuda_graphs": "scoped", "cuda_graph_scope": SCOPED_BLACKWELL, "overlap_experts": False}),
-    ("megatron-bridge", "latest", {"gpu": "GB200", "model": HYBRID, "precision": "fp8", "cuda_graphs": "none"}, {"cuda_graph_scope": ()}),
-    ("megatron-bridge", "latest", {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8"}, {"cuda_graphs": "full_iteration"}),
     ("megatron-bridge", "latest",
      {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8", "cuda_graph_scope": ["attn"]},
      {"cuda_graphs": "scoped", "cuda_graph_scope": ("attn",)}),
     # adapters: of MLPerf's llama2_70b_lora (config_common.sh, train.py), and where stalls of prime-rl were measured
-    ("mlperf-nvidia", "latest", {"precision": "bf16", "adapter_rank": 16}, {"fp8_attention": False, **SCOPED_LAYER}),
     ("mlperf-nvidia", "latest", {"precision": "fp8", "adapter_rank": 16}, {"fp8_attention": True, **SCOPED_LAYER}),
     # its context parallelism is by heads since 2025, and a ring before
     ("mlperf-nvidia", "2024-10", {"precision": "fp8", "adapter_rank": 16, "cp": 2}, {"context_by_heads": False}),
@@ -203,7 +172,6 @@ RULED = [
     ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
     ("mlperf-nvidia", "2024-10", {"gpu": "B200-SXM-180GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": False}),
     ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB", "adapter_rank": 16}, {"adapter_stall_s": 0.58e-3}),
-    ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB"}, {"adapter_stall_s": 0.0}),
     ("prime-rl", "latest", {"gpu": "B200", "adapter_rank": 16}, {"adapter_stall_s": 0.0}),
 ]  # fmt: skip
 
@@ -224,10 +192,8 @@ def test_what_rules_set(framework, version, said, expected):
 
 def test_aliases_are_in_lower_case_and_each_framework_s_own():
     aliases = [alias for name in FRAMEWORKS for alias in raw_preset("frameworks", name).get("aliases", ())]
-    assert len(aliases) == len({*aliases})
-    assert not {*aliases} & {*FRAMEWORKS}
-    for alias in aliases:
-        assert alias == alias.lower()
+    assert len({alias.lower() for alias in aliases} - {*FRAMEWORKS}) == len(aliases)
+    assert all(alias == alias.lower() for alias in aliases)
 
 
 @rows("name", preset_names("stacks"))
@@ -281,7 +247,7 @@ def test_overrides_reach_the_framework():
 def test_rules_see_the_precision_of_an_override():
     given = {
         "model": "qwen3-30b-a3b", "cluster": {"preset": "superpod-b200", "num_nodes": 8}, "plan": {"dp": 64, "ep": 8},
-        "training": TRAINING, "stack": {"framework": "megatron-bridge", "version": "26.08"}, "profile": "b200",
+        "training": {"global_batch_size": 64, "sequence_length": 4096}, "stack": {"framework": "megatron-bridge", "version": "26.08"}, "profile": "b200",
     }  # fmt: skip
     assert scenario(**given).stack.cuda_graphs == "none"
     eight = scenario("training.precision=fp8", **given).stack
@@ -290,27 +256,6 @@ def test_rules_see_the_precision_of_an_override():
     assert (older.cuda_graphs, older.overlap_experts) == ("none", False)
     pieces = scenario("stack.overlap_experts=true", **given).stack
     assert (pieces.kernel_launch_s, pieces.backward_launch_s) == pytest.approx((50e-6, 60e-6))
-
-
-@rows(
-    ("stack", "message"),
-    [
-        ({"framework": "nemmo"}, "unknown framework 'nemmo'; did you mean 'nemo'"),
-        ("megatrn-core", "did you mean"),
-        ({"framework": "nemo", "version": 25.1}, "write it in quotes"),
-        ({"framework": "nemo", "version": "newest"}, "no version of nemo: write a date"),
-        ({"framework": "megatron-lm", "version": "w2"}, "a tag that begins with v0.1, v1."),
-        (7, "stack must be a preset's name or a mapping"),
-        ({"framework": "nemo", "version": "24.13"}, "no version of nemo"),
-        ({"framework": "megatron-lm", "version": "2021-13-45"}, "no version of megatron-lm"),
-        ({"preset": "megatron-2021", "framework": "nemo"}, "is not what nemo latest has here, which is megatron-core; name one"),
-        ({"preset": "megatron-2021", "version": "2023"}, "which is megatron-2023"),
-        ({"framework": "pytorch", "version": "3.1.0"}, "'3.1.0' is no version of pytorch: write a date"),
-    ],
-)  # fmt: skip
-def test_mistakes(stack, message):
-    with pytest.raises(SpecError, match=message.replace("(", r"\(")):
-        scenario(stack=stack)
 
 
 def test_show_prints_what_a_framework_comes_to():
@@ -324,26 +269,13 @@ def test_show_prints_what_a_framework_comes_to():
     ):  # fmt: skip
         assert says in words, says
     assert {file_name(name) for name in StackSpec.model_fields} - {"framework", "version"} <= {*words.split()}
-    for alias in ("composer", "frameworks/llm-foundry"):
-        assert "llm-foundry latest" in run.invoke(app, ["presets", "show", alias]).output
-    for name in ("torchtitan", "stacks/torchtitan"):  # the framework, where a stack has its name
-        assert run.invoke(app, ["presets", "show", name]).output.startswith(
-            f"{name} latest" if "/" not in name else name
-        )
-
-
-@rows(
-    ("words", "says"),
-    [
-        ("selene -s training.precision=fp8", "is for frameworks; selene is none"),
-        ("stacks/megatron-2021 -s stack.version=2024", "is for frameworks"),
-        ("nemo -s training.precision=int4", "precision = 'int4'"),
-        ("nemo --set plan.tpp=4", "unknown field 'tpp'"),
-    ],
-)
-def test_options_of_show_are_refused_where_they_mean_nothing(words, says):
-    result = CliRunner().invoke(app, ["presets", "show", *words.split()])
-    assert says in str(result.exception)
+    # An alias, a kind and a name, and the framework where a stack has its name.
+    for name, begins in (
+        ("composer", "llm-foundry latest"),
+        ("torchtitan", "torchtitan latest"),
+        ("stacks/torchtitan", "stacks/torchtitan"),
+    ):
+        assert run.invoke(app, ["presets", "show", name]).output.startswith(begins)
 
 
 @rows(
@@ -388,20 +320,16 @@ def test_an_answer_says_what_rules_set():
         "cluster": {"node": "gb300-tray", "num_nodes": 2, "name": "two"},
         "profile": "b300",
     }
-    given |= {"plan": {"dp": 8, "ep": 8}, "training": TRAINING | {"precision": "mxfp8"}}
+    given |= {
+        "plan": {"dp": 8, "ep": 8},
+        "training": {"global_batch_size": 64, "sequence_length": 4096, "precision": "mxfp8"},
+    }
     said = scenario(**given, stack={"framework": "megatron-bridge"}).assumed
     line = next(text for text in said if text.startswith("the latest megatron-bridge is taken: stack "))
     assert "cuda_graphs full_iteration" in line
     assert "expert_dispatcher hybridep" in line
     plain = scenario(**given, stack={"framework": "megatron-bridge", "cuda_graphs": "none"}).assumed
     assert not any("cuda_graphs" in text for text in plain)
-
-
-def test_no_rule_sets_a_scope_of_graphs_that_a_scenario_may_contradict():
-    for name in preset_names("frameworks"):
-        for rule in rules_of(name):
-            if "cuda_graph_scope" in rule["set"]:
-                assert rule["when"].get("cuda_graphs") == "scoped", name
 
 
 def test_compiled_changes_a_step_or_is_said_to_change_nothing():

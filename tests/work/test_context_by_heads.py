@@ -4,8 +4,7 @@ import pytest
 from counts import attention_core
 from open_space import search
 
-from sim import estimate
-from sim.errors import InfeasiblePlan, SpecError
+from sim.errors import InfeasiblePlan
 from sim.foreign.importers import import_text
 from sim.specs import ModelSpec, StackSpec, load_scenario
 from sim.work.pieces import Cut
@@ -48,26 +47,6 @@ def test_two_steps_of_a_ring_move_what_is_counted_by_hand():
     # Copy and add the queries' gradients; the ring's keys, joins, a copy and a sum of the keys' gradients.
     assert back.nbytes == held * (2 * heads + 3 * heads + (2 + 2 + 2) * shared + (1 + 2 + 3) * shared)
     assert (there.kernels, back.kernels) == (10, 12)
-
-
-@pytest.mark.parametrize("attention", ["flash", "math"])
-def test_it_multiplies_as_much_as_a_ring(attention):
-    stacks = [StackSpec(context_by_heads=each, attention=attention, kernel_launch_s=0.0) for each in (False, True)]
-    ring, heads = (attention_core(MODEL, each, cut(4)) for each in stacks)
-    for name in ("forward", "input_grad"):
-        assert sum(item.flop for item in getattr(ring, name).operations) == pytest.approx(
-            sum(item.flop for item in getattr(heads, name).operations)
-        )
-    assert not core(True, 1).forward.collectives
-
-
-def test_heads_must_be_dealt_evenly(scenarios):
-    path = scenarios / "llama3-405b-16384-h100.yaml"
-    narrow = ["plan.tp=8", "plan.cp=32", "plan.pp=16", "plan.dp=4", "stack.context_by_heads=true"]
-    with pytest.raises(SpecError, match=r"plan\.tp · plan\.cp \(stack\.context_by_heads\) = 256 must divide"):
-        load_scenario(path, [*narrow, "training.sequence_length=65536"])
-    fits = load_scenario(path, [*narrow, "plan.cp=16", "plan.dp=8", "training.sequence_length=65536"])
-    assert estimate(fits).breakdown.seconds["context_parallel_comm"] > 0
 
 
 def test_a_search_deals_heads_evenly_too(scenarios):

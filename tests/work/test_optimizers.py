@@ -7,9 +7,7 @@ transformers = pytest.importorskip("transformers")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from sim import estimate  # noqa: E402
-from sim.errors import SpecError  # noqa: E402
-from sim.specs import ModelSpec, StackSpec, TrainingSpec, build_scenario  # noqa: E402
+from sim.specs import ModelSpec, StackSpec, TrainingSpec  # noqa: E402
 from sim.work.operations import Weight  # noqa: E402
 from sim.work.optimizer import (  # noqa: E402
     MOMENT_BYTES,
@@ -125,32 +123,3 @@ def test_moments_in_fewer_bits():
         params, moments, _ = of_model(MODELS["dense"], name)
         assert state_bytes(params, moments, job, STACK) / params == pytest.approx(expected)
     assert MOMENT_BYTES["int8"] == pytest.approx(1.015625)
-
-
-def answer(*changes):
-    data = {
-        "model": "llama3-8b",
-        "cluster": {"node": "dgx-h100", "num_nodes": 1, "name": "node"},
-        "training": {"global_batch_size": 8, "sequence_length": 4096},
-        "plan": {"dp": 8, "zero_stage": 1, "recompute": "full"},
-        "profile": "h100",
-    }
-    return estimate(build_scenario(data, changes, "llama"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "rule"),
-    [
-        ({"optimizer": "adafactor", "moment_precision": "bf16"}, "no effect with adafactor.*leave it out"),
-        ({"precision": "fp32", "master_precision": "none"}, "no effect with weights in fp32"),
-        ({"optimizer": "lion"}, "adam"),
-    ],
-)
-def test_what_does_not_go_together(changes, rule):
-    with pytest.raises(SpecError, match=rule):
-        TrainingSpec.read({"global_batch_size": 1, "sequence_length": 8, **changes}, "training")
-
-
-def test_the_host_does_not_orthogonalise():
-    with pytest.raises(SpecError, match="Adam's or SGD's, not muon's; set it to 0"):
-        answer("training.optimizer=muon", "plan.optimizer_offload=0.5")

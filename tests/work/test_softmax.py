@@ -43,13 +43,6 @@ def test_bytes_of_a_score(changes, forward, backward, kernels):
         assert found.kernels == kernels
 
 
-def test_single_heads_make_the_fused_kernel_give_way():
-    """96 heads over 64 GPUs are one and a half: the kernel takes four at a time."""
-    nodes = ("cluster.num_nodes=384", "plan.tp=32", "plan.pp=12", "plan.dp=8")
-    odd = softmax_of(*nodes, "cluster.nvlink_domain_gpus=32", "cluster.node.gpus_per_node=32", "cluster.num_nodes=96")
-    assert [found.kernels for found in odd] == [5, 5]
-
-
 @pytest.mark.parametrize(
     ("changes", "published", "within"),
     [((), 135 / 113, 0.04), (("model.num_layers=105", "model.hidden_size=20480", "model.num_heads=128", "plan.pp=35"), 148 / 133, 0.03)],

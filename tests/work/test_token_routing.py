@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import estimate
-from sim.errors import SpecError
 from sim.specs import ModelSpec, TrainingSpec
 from sim.work.experts import routed
 from sim.work.pieces import Cut
@@ -95,17 +94,3 @@ def test_time_and_memory_of_the_busiest_gpu():
     assert estimate(scenario({"expert_skew": 0.75, **padded})).step_time_s == estimate(scenario(padded)).step_time_s
     assert estimate(scenario(padded)).step_time_s < even.step_time_s  # the host waits for no counts
     assert "of the tokens are dropped" in " ".join(limited.assumptions)
-
-
-@pytest.mark.parametrize(
-    ("training", "words"),
-    [
-        ({"expert_skew": 0.5, "expert_load": [1.0] * 64}, "leave one out"),
-        ({"expert_load": [1.0, 2.0]}, "has 2 numbers, but model"),
-        ({"expert_load": [0.0] * 64}, "counts no tokens"),
-        ({"pad_to_capacity": True}, "needs expert_capacity_factor"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(training, words):
-    with pytest.raises(SpecError, match=words):
-        scenario(training)
