@@ -1,12 +1,11 @@
 """Answers are what they were: a change that moves one on purpose freezes them anew (`tests.frozen`) and says why."""
 
 import pytest
-from rows import forms
 
 from sim.schedules import schedule_names
 from tests.frozen.asking import ROOT
 from tests.frozen.comparing import ANSWERS, broken, differences, find, listed, read
-from tests.frozen.sections import short, whole
+from tests.frozen.sections import EVERY, SECTIONS, sampled
 
 
 @pytest.fixture(scope="module")
@@ -14,11 +13,22 @@ def then():
     return read(ANSWERS)
 
 
-@forms("jobs", short, whole)
-def test_answers_are_as_frozen(then, jobs):
-    for section, now in find(jobs()).items():
-        found = differences({name: then[section].get(name) for name in now}, now)
-        assert not found, "\n".join(listed(section, len(now), found, 20))
+def assert_as_frozen(then, section, jobs):
+    now = find({section: jobs})[section]
+    found = differences({name: then[section].get(name) for name in now}, now)
+    assert not found, "\n".join(listed(section, len(now), found, 20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", EVERY)
+def test_some_answers_are_as_frozen(then, section):
+    assert_as_frozen(then, section, sampled(section))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("section", [name for name in SECTIONS if name not in ("shared", "verbs")])
+def test_all_answers_are_as_frozen(then, section):
+    assert_as_frozen(then, section, SECTIONS[section]())
 
 
 def test_a_change_would_be_seen(then):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fuzz.laws import look
+from tests.fuzz.laws import HIDDEN, look
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +18,5 @@ def test_whatever_comes_in_is_answered_or_refused():
 
 
 def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
-    # PipeDream adds no gradients to others; what the first micro-batch spares is launches where its GPU waits for them.
-    known = [(seed, breach) for each in (700850, 700979) for seed, breach in look(1, seed=each)]
-    assert not [(seed, breach) for seed, breach in (*known, *look(10, seed=100)) if breach.anomaly is None]
+    """Among these is one, on seed 53."""
+    assert {breach.anomaly for _, breach in look(12, seed=45)} == {HIDDEN}

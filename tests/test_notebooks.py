@@ -79,40 +79,6 @@ def test_committed_outputs_are_there_and_small(path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "moves"),
-    [
-        ("02_layered_accumulation", {"sequences": 4, "layers": 16, "share": 0.3, "framework": "megatron-core"}),
-        ("03_schedules", {"schedule": "zb_v", "ranks": 2, "microbatches": 4}),
-    ],
-)
-def test_sliders_draw_again(name, moves, monkeypatch):
-    """Every control is moved as a reader moves it, and the picture is another each time."""
-    ipywidgets = pytest.importorskip("ipywidgets", reason="ipywidgets is not installed")
-    path = next(each for each in NOTEBOOKS if each.stem == name)
-    shown = []
-    monkeypatch.setattr(
-        ipywidgets, "interact", lambda show, **controls: shown.append(ipywidgets.interactive(show, **controls))
-    )
-    monkeypatch.chdir(path.parent)
-    names: dict = {"__name__": "__main__"}
-    for source in lighter(path):
-        exec(compile(source, str(path), "exec"), names)
-        if "sliders(" in source:
-            break
-    (panel,) = shown
-    panel.update()
-    pictures = [panel.result._repr_png_()]
-    controls = {control.description: control for control in panel.kwargs_widgets}
-    assert set(controls) == set(moves)
-    for control, value in moves.items():
-        assert value != controls[control].value
-        controls[control].value = value
-        pictures.append(panel.result._repr_png_())
-    assert len(set(pictures)) == len(pictures)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
     "path", [path for path in NOTEBOOKS if path.stem != "04_calibrate"], ids=lambda path: path.stem
 )
 def test_committed_words_are_what_it_prints(path, monkeypatch, capsys):

@@ -2,10 +2,8 @@
 
 import pytest
 
-from sim import load_scenario
-from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter, ring_all_reduce
+from sim.costs.collectives import Fabric, all_gather, all_reduce, reduce_scatter
 from sim.network.placement import Group
-from sim.pricing.layouts import cost_model
 from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
 
@@ -65,19 +63,3 @@ def test_gathers_and_scatters_run_in_rings_whatever_switches_can():
         seconds = float(collective(16 * GIB, Group(8, 8), with_it))
         assert seconds == float(collective(16 * GIB, Group(8, 8), without))
         assert 7 / 8 * 16 * GIB / seconds / 1e9 == pytest.approx(gb_per_s, rel=0.02)
-
-
-def test_who_has_it(scenarios):
-    ring = lambda links: float(ring_all_reduce(GIB, Group(8, 8), links))  # noqa: E731
-    for node, profile in (("dgx-a100-80gb", "a100"), ("gh200-96gb-4", "h100")):  # older switches; none
-        assert fabric(node, profile).nvlink.in_switch_efficiency is None
-    assert float(all_reduce(GIB, Group(8, 8), fabric("dgx-h100", "h100"))) < 0.8 * ring(fabric("dgx-h100", "h100"))
-    pair = fabric("dgx-h100", "h100")
-    assert float(all_reduce(GIB, Group(2, 2), pair)) == float(ring_all_reduce(GIB, Group(2, 2), pair))
-    # NVIDIA's recipes turn it off, a framework that says nothing has NCCL's default.
-    path = scenarios / "qwen3-235b-a22b-256-h100.yaml"
-    for stack, on in (("megatron-bridge", False), ("torchtitan", True)):
-        model = cost_model(
-            load_scenario(path, ["cluster=superpod-h100", f"stack={{framework: {stack}, version: latest}}"])
-        )
-        assert (model.fabric.nvlink.in_switch_efficiency is not None) == on

@@ -4,7 +4,6 @@ import pytest
 
 from sim import estimate
 from sim.costs.block import COPY_SHARE, Host
-from sim.errors import SpecError
 from sim.specs import build_scenario
 from sim.work.optimizer import host_update, state_bytes
 
@@ -65,30 +64,6 @@ def test_an_update_on_the_host_by_hand():
     assert state_bytes(1, 2, training, there, 1.0) == 0
 
 
-def test_faster_memory_is_no_slower_where_unlike_layers_wait_for_copies_and_for_launches():
-    """Linear attention copies most, and is long enough to hide launches of full attention; on fast memory it is not."""
-    parts = {
-        "model": {
-            "num_layers": 12, "hidden_size": 512, "num_heads": 16, "vocab_size": 32000, "max_sequence_length": 8192,
-            "layer_types": ["gated_delta_net", "full_attention"], "linear_num_heads": 16, "linear_head_dim": 64,
-        },
-        "plan": {
-            "pp": 4, "dp": 4, "num_chunks": 1, "schedule": "1f1b", "recompute": "per_op", "zero_stage": 2,
-            "offloaded_layers": 2,
-        },
-        "training": {"global_batch_size": 128, "sequence_length": 8192, "precision": "bf16"},
-        "cluster": "superpod-gb200", "stack": "megatron-2019", "profile": "b200",
-    }  # fmt: skip
-    times = []
-    for speed in (1, 1.1, 1.3, 2, 4):
-        scenario = build_scenario(parts, [], "unlike layers")
-        gpu = scenario.cluster.gpu
-        gpu = gpu.replace(memory_bandwidth_bytes_per_s=speed * gpu.memory_bandwidth_bytes_per_s)
-        node = scenario.cluster.node.replace(gpu=gpu)
-        times.append(estimate(scenario.replace(cluster=scenario.cluster.replace(node=node))).step_time_s)
-    assert times == sorted(times, reverse=True)
-
-
 def test_more_layers_on_the_host_never_take_less_time_and_always_less_memory():
     answers = [estimate(qwen3(0.0, offloaded_layers=layers)) for layers in (0, 12, 24, 48)]
     steps = [answer.step_time_s for answer in answers]
@@ -99,22 +74,3 @@ def test_more_layers_on_the_host_never_take_less_time_and_always_less_memory():
     # Every stage has its share of the layers that leave; the largest rank may be another with none left.
     gone = [kept[0] - each for each in kept]
     assert gone == pytest.approx([gone[-1] * layers / 48 for layers in (0, 12, 24, 48)], rel=0.005)
-
-
-def test_a_host_that_is_not_known_is_asked_for():
-    for change, missing in (("plan.offloaded_layers=4", "link"), ("plan.optimizer_offload=0.5", "link")):
-        with pytest.raises(
-            SpecError, match=rf"needs to know the host, but node .* has no host_{missing}_bandwidth; add"
-        ):
-            build_scenario(
-                QWEN3 | {"cluster": {"name": "c", "num_nodes": 2, "node": _without_host()}}, [change], "unknown"
-            )
-    with pytest.raises(SpecError, match="does not say its host_link_bandwidth"):
-        Host("here", None, None, None).out_s(1.0)
-
-
-def _without_host():
-    from sim.specs import load_preset
-
-    node = load_preset("nodes", "dgx-h100")
-    return {name: value for name, value in node.items() if not name.startswith("host_")}

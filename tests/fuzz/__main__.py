@@ -16,9 +16,7 @@ from collections import Counter
 from multiprocessing import get_context
 from pathlib import Path
 
-import yaml
-
-from tests.fuzz.cases import ROOT, SMALL, Case, draw
+from tests.fuzz.cases import Case, draw
 from tests.fuzz.trial import MOST_BYTES, SECONDS, attempt
 
 A_WORKER = 150
@@ -33,68 +31,51 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="Of the first input; each has a seed of its own.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", type=int, help="Try this one seed here, and say what it was.")
-    parser.add_argument("--keep", type=Path, help="Folder for the files of inputs with faults.")
+    parser.add_argument("--keep", type=Path, help="Folder for the files of that input.")
     options = parser.parse_args()
-    if options.only is not None:
-        case = draw(random.Random(options.only))
-        print("flopcast", *map(repr, case.words))
-        with tempfile.TemporaryDirectory() as folder:
-            fault, code = _in_folder(case, Path(folder))
-            if options.keep:
-                shutil.copytree(folder, options.keep, dirs_exist_ok=True)
-        print(fault or f"no fault, exit code {code}")
-        return int(fault is not None)
-    return _campaign(options)
+    if options.only is None:
+        return _campaign(options)
+    case = draw(random.Random(options.only))
+    print("flopcast", *map(repr, case.words))
+    with tempfile.TemporaryDirectory() as folder:
+        fault, code = _in_folder(case, Path(folder))
+        if options.keep:
+            shutil.copytree(folder, options.keep, dirs_exist_ok=True)
+    print(fault or f"no fault, exit code {code}")
+    return int(fault is not None)
 
 
 def _campaign(options: argparse.Namespace) -> int:
-    context, until, seed = get_context("fork"), time.monotonic() + options.seconds, options.seed
-    first, running, tried, answered, faults = (
-        seed, {}, Counter[str](), Counter[str](), dict[tuple[str, str], tuple[int, str]](),
-    )  # fmt: skip
-    counted, log = Counter[tuple[str, str]](), Path(tempfile.mkdtemp())
-    if options.inputs > A_WORKER:
-        _warm()
-    while running or (time.monotonic() < until and seed - first < options.inputs):
-        while len(running) < options.workers and time.monotonic() < until and seed - first < options.inputs:
-            chunk = min(A_WORKER, options.inputs - (seed - first))
-            worker = context.Process(target=_work, args=(seed, chunk, log / str(seed), until))
-            worker.start()
-            running[seed] = worker
-            seed += chunk
-        time.sleep(0.05)
-        for start, worker in list(running.items()):
-            if worker.is_alive():
-                continue
-            del running[start]
-            if worker.exitcode == 1 and not (log / f"{start}.stacks").read_text():
-                raise SystemExit(f"the fuzzer itself failed in the inputs from seed {start}; see above")
-            for entry in _entries(log / str(start)):
-                tried[entry["verb"]] += 1
-                answered[entry["verb"]] += entry.get("code") == 0
-                if entry.get("fault"):
-                    kind, where, detail = entry["fault"]
-                    counted[kind, where] += 1
-                    if (kind, where) not in faults:
-                        faults[kind, where] = entry["seed"], detail
-                        print(f"{kind}: {where}  (--only {entry['seed']})\n    {detail[-400:]}", flush=True)
-    shutil.rmtree(log, ignore_errors=True)
+    context, until, last = get_context("fork"), time.monotonic() + options.seconds, options.seed + options.inputs
+    seed, running, tried, answered = options.seed, {}, Counter[str](), 0
+    faults: dict[tuple[str, str], list[int]] = {}
+    with tempfile.TemporaryDirectory() as logs:
+        while running or (time.monotonic() < until and seed < last):
+            while len(running) < options.workers and time.monotonic() < until and seed < last:
+                log, chunk = Path(logs) / str(seed), min(A_WORKER, last - seed)
+                running[log] = context.Process(target=_work, args=(seed, chunk, log, until))
+                running[log].start()
+                seed += chunk
+            time.sleep(0.05)
+            for log in [log for log, worker in running.items() if not worker.is_alive()]:
+                if running.pop(log).exitcode == 1 and not Path(f"{log}.stacks").read_text():
+                    raise SystemExit(f"the fuzzer itself failed in the inputs from seed {log.name}; see above")
+                for entry in _entries(log):
+                    tried[entry["verb"]] += 1
+                    answered += entry.get("code") == 0
+                    if entry.get("fault"):
+                        kind, where, detail = entry["fault"]
+                        if (kind, where) not in faults:
+                            print(f"{kind}: {where}  (--only {entry['seed']})\n    {detail[-400:]}", flush=True)
+                        faults.setdefault((kind, where), []).append(entry["seed"])
+    number = sum(map(len, faults.values()))
     print(
-        f"{tried.total():,} inputs from seed {first}, {answered.total():,} answered; {counted.total():,} faults of {len(faults)} kinds"
+        f"{tried.total():,} inputs from seed {options.seed}, {answered:,} answered; {number:,} faults of {len(faults)} kinds"
     )
-    for (kind, where), number in counted.most_common():
-        print(f"  {number:5d}  {kind}: {where}  (--only {faults[kind, where][0]})")
-    print("  " + ", ".join(f"{verb} {number} ({answered[verb]})" for verb, number in tried.most_common()))
+    for (kind, where), seeds in faults.items():
+        print(f"  {len(seeds):5d}  {kind}: {where}  (--only {seeds[0]})")
+    print("  " + ", ".join(f"{verb} {times}" for verb, times in tried.most_common()))
     return int(bool(faults))
-
-
-def _warm() -> None:
-    """Import and load once, before the workers are forked, what the first inputs of each would."""
-    small = {"s.yaml": yaml.safe_dump(SMALL).encode()}
-    with tempfile.TemporaryDirectory() as folder:
-        for words in ("search s.yaml --png s.png", "report s.yaml -o s.html", "presets list", "calibrate show a100"):
-            _in_folder(Case(words.split()[0], words.split(), small), Path(folder))
-        os.chdir(ROOT)
 
 
 def _work(seed: int, number: int, log: Path, until: float) -> None:
@@ -102,7 +83,6 @@ def _work(seed: int, number: int, log: Path, until: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (3 * MOST_BYTES, 3 * MOST_BYTES))
     os.environ.update(COLUMNS="100", NO_COLOR="1")
     with log.open("w") as lines, tempfile.TemporaryDirectory() as folder, open(f"{log}.stacks", "w") as stacks:
-        os.chdir(folder)
         for each in range(seed, seed + number):
             if time.monotonic() > until:
                 break
@@ -129,11 +109,10 @@ def _entries(log: Path) -> list[dict]:
     for line in log.read_text().splitlines() if log.exists() else ():
         said = json.loads(line)
         found.setdefault(said["seed"], {}).update(said)
-    stacks = Path(f"{log}.stacks")
     for entry in found.values():
         if "fault" not in entry:
-            told = stacks.read_text() if stacks.exists() else ""
-            own = [line.strip() for line in told.splitlines() if "/sim/" in line or "/calibration/" in line]
+            told = Path(f"{log}.stacks").read_text().splitlines()
+            own = [line.strip() for line in told if "/sim/" in line or "/calibration/" in line]
             entry["fault"] = ("killed", own[0][-90:] if own else entry["verb"], "\n".join(own[:4]))
     return list(found.values())
 

@@ -36,70 +36,32 @@ from sim.pricing.deal import deal_of
 from sim.pricing.stages import price_in_order
 from sim.schedules import get_schedule, schedule_names
 from sim.specs import Scenario, build_scenario
+from tests.frozen.plans import random_scenario
 
 MACHINES = {
     "selene": "a100", "superpod-h100": "h100", "superpod-h200": "h200", "superpod-b200": "b200", "superpod-gb200": "b200",
     "dgx-2h-superpod": "v100-sxm3", "ethernet-25": "a100",
 }  # fmt: skip
 """Cluster -> profile of its GPUs."""
-STACKS = (
-    "megatron-2019", "megatron-2021", "megatron-2022", "megatron-core", "torchtitan", "deepspeed-zero3", "llm-foundry", "pytorch",
-)  # fmt: skip
 ROUNDING = 1e-9
 FIRST = "nothing to add the first micro-batch's gradients to"
 HIDDEN = "less to hide a gather, a send or a copy beside"
 
 
 def draw(rng: random.Random) -> Scenario:
-    """A small model on up to 512 GPUs under any schedule; FlopcastError where the parts do not go together."""
-    name = rng.choice(schedule_names())
-    schedule = get_schedule(name)
-    tp, cp, pp, dp = (rng.choice(sizes) for sizes in ([1, 1, 2, 4, 8], [1, 1, 1, 2], [1, 2, 4, 8], [1, 2, 4, 8]))
-    fixed = {"one": 1, "several": rng.choice([2, 4])}
-    chunks = (
-        schedule.chunks if isinstance(schedule.chunks, int) else fixed.get(str(schedule.chunks), rng.choice([1, 2, 4]))
-    )
-    layers = pp * chunks * rng.choice([1, 2, 3, 4])
-    layers -= rng.randrange(pp) if name == "modular" and layers > pp else 0  # its last round may be incomplete
-    size, number = rng.choice([1, 1, 2, 4]), rng.choice([1, 2, 3, 4, 8, 16, 32])
-    cluster = rng.choice(list(MACHINES))
-    model = {
-        "num_layers": layers, "hidden_size": rng.choice([512, 1024, 2048, 4096, 8192]), "num_heads": 16,
-        "num_kv_heads": rng.choice([8, 16]), "vocab_size": rng.choice([1024, 32000, 128000]), "gated_mlp": rng.random() < 0.5,
-        "tied_embeddings": rng.random() < 0.5, "max_sequence_length": 65536, "dropout": rng.choice([0.0, 0.1]),
-    }  # fmt: skip
-    plan = {
-        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "schedule": name, "microbatch_size": size, "zero_stage": rng.randrange(4),
-        "num_chunks": -(-layers // pp) if name == "modular" else chunks,
-        "recompute": rng.choice(["none", "selective", "per_op", "full"]), "sequence_parallel": tp > 1 and rng.random() < 0.7,
-        "sequence_slices": rng.choice([2, 4]) if "slices" in schedule.options else 1,
-    }  # fmt: skip
-    if rng.random() < 0.25:
-        model |= {"num_experts": 16, "experts_per_token": 2, "expert_intermediate_size": rng.choice([512, 2048])}
-        plan["ep"] = rng.choice([ep for ep in (1, 2, 4, 8) if dp * cp * tp % ep == 0])
-    training = {
-        "global_batch_size": dp * size * number, "sequence_length": rng.choice([512, 2048, 8192]),
-        "precision": "fp16" if cluster == "dgx-2h-superpod" else rng.choice(["bf16", "fp16"]),
-    }  # fmt: skip
-    stack = rng.choice(STACKS)
-    # What came later is drawn last, so that a seed's other parts are what they were.
+    """A small run of any schedule on any machine; FlopcastError where the parts do not go together."""
+    data, cluster = random_scenario(rng, rng.choice(schedule_names())), rng.choice(list(MACHINES))
+    data["training"]["precision"] = "fp16" if cluster == "dgx-2h-superpod" else rng.choice(["bf16", "fp16"])
     if rng.random() < 0.15:
-        model |= {
+        data["model"] |= {
             "layer_types": ["gated_delta_net", "full_attention"], "linear_num_heads": 16, "linear_num_key_heads": 8,
             "linear_head_dim": 64,
         }  # fmt: skip
-    if rng.random() < 0.15 and layers > 2:
-        model["num_layers"], plan["uneven_layers"] = layers - 1, True
     if rng.random() < 0.2:
-        plan |= rng.choice([{"optimizer_offload": 0.5}, {"optimizer_offload": 1.0}, {"offloaded_layers": 2}])
+        data["plan"] |= rng.choice([{"optimizer_offload": 0.5}, {"optimizer_offload": 1.0}, {"recompute": "per_op"}])
     if rng.random() < 0.2:
-        training["adapter_rank"] = 16
-    return build_scenario(
-        {
-            "model": model, "plan": plan, "training": training, "cluster": cluster, "stack": stack,
-            "profile": MACHINES[cluster],
-        }
-    )  # fmt: skip
+        data["training"]["adapter_rank"] = 16
+    return build_scenario({**data, "cluster": cluster, "profile": MACHINES[cluster]})
 
 
 def variants(scenario: Scenario, factor: float) -> Iterator[tuple[str, Scenario]]:

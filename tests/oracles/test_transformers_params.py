@@ -23,59 +23,6 @@ CONFIGURATIONS = load_yaml(Path(__file__).with_name("configurations.yaml"))
 DENSE, MIXTURES, HYBRIDS = (table("huggingface")[kind] for kind in ("dense", "mixtures", "hybrids"))
 
 
-def gpt2(layers, hidden, heads):
-    config = transformers.GPT2Config(n_layer=layers, n_embd=hidden, n_head=heads)
-    return config, ModelSpec(
-        num_layers=layers, hidden_size=hidden, num_heads=heads, vocab_size=config.vocab_size,
-        max_sequence_length=config.n_positions,
-    )  # fmt: skip
-
-
-def llama(family, layers, hidden, heads, kv_heads, inner, vocabulary, tied=False):
-    """A config of LlamaConfig's kin, and the same as a ModelSpec; of the three, Qwen2 has a bias in its projections."""
-    config = getattr(transformers, f"{family}Config")(
-        num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads,
-        intermediate_size=inner, vocab_size=vocabulary, tie_word_embeddings=tied,
-    )  # fmt: skip
-    return config, ModelSpec(
-        num_layers=layers, hidden_size=hidden, num_heads=heads, num_kv_heads=kv_heads, intermediate_size=inner,
-        vocab_size=vocabulary, gated_mlp=True, position="rotary", norm="rmsnorm", bias=False,
-        qkv_bias=family == "Qwen2", tied_embeddings=tied,
-    )  # fmt: skip
-
-
-# Name -> config, ModelSpec, and the count on the model's card.
-MODELS = {
-    "gpt2": (*gpt2(12, 768, 12), 124_439_808),
-    "gpt2-medium": (*gpt2(24, 1024, 16), 354_823_168),
-    "gpt2-large": (*gpt2(36, 1280, 20), 774_030_080),
-    "gpt2-xl": (*gpt2(48, 1600, 25), 1_557_611_200),
-    "llama2-7b": (*llama("Llama", 32, 4096, 32, 32, 11008, 32000), 6_738_415_616),
-    "llama2-13b": (*llama("Llama", 40, 5120, 40, 40, 13824, 32000), 13_015_864_320),
-    "llama2-70b": (*llama("Llama", 80, 8192, 64, 8, 28672, 32000), 68_976_648_192),
-    "llama3-8b": (*llama("Llama", 32, 4096, 32, 8, 14336, 128256), 8_030_261_248),
-    "llama3-70b": (*llama("Llama", 80, 8192, 64, 8, 28672, 128256), 70_553_706_496),
-    "llama3-405b": (*llama("Llama", 126, 16384, 128, 8, 53248, 128256), 405_853_388_800),
-    "mistral-7b": (*llama("Mistral", 32, 4096, 32, 8, 14336, 32000), 7_241_732_096),
-    "qwen2-0.5b": (*llama("Qwen2", 24, 896, 14, 2, 4864, 151936, tied=True), 494_032_768),
-    "qwen2-7b": (*llama("Qwen2", 28, 3584, 28, 4, 18944, 152064), 7_615_616_512),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_total_params(name):
-    config, model, on_card = MODELS[name]
-    with torch.device("meta"):
-        theirs = transformers.AutoModelForCausalLM.from_config(config)
-    assert total_params(model) == sum(p.numel() for p in theirs.parameters()) == on_card
-
-
-@pytest.mark.parametrize("name", sorted(MODELS.keys() & set(preset_names("models"))))
-def test_preset_is_that_model(name):
-    preset = ModelSpec.read(load_preset("models", name), name)
-    assert total_params(preset) == MODELS[name][2]
-
-
 FOREIGN, PUBLISHED = CONFIGURATIONS["library"], CONFIGURATIONS["published"]
 SAME_AS = {"kimi_k2": "deepseek_v3"}
 """Model types of files on the hub that bring their own code, and the library's of the same shape."""

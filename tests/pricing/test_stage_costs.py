@@ -21,20 +21,6 @@ def over_ideal_network(scenario, **stack):
     return scenario.replace(profile=profile, cluster=cluster, stack=scenario.stack.replace(**stack))
 
 
-def test_what_one_collective_reaches_on_a_fabric_scales_what_groups_leave_each_other(scenarios):
-    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml")
-    theirs = scenario.profile.network
-    ours = Fabric.of(
-        scenario.cluster.replace(network_efficiency=0.48), scenario.profile
-    ).network  # half of InfiniBand's
-    assert ours.efficiency == 0.48
-    for name in ("shared_efficiency", "job_efficiency", "p2p_efficiency"):
-        assert getattr(ours, name) == pytest.approx(getattr(theirs, name) / 2)
-    assert ours.operations["all_to_all"].efficiency == pytest.approx(theirs.operations["all_to_all"].efficiency / 2)
-    better = Fabric.of(scenario.cluster.replace(network_efficiency=1.0), scenario.profile.replace(network=ours)).network
-    assert better.operations["all_to_all"].efficiency == pytest.approx(0.74 / 0.96)
-
-
 @pytest.mark.parametrize("profile", ["a100", "h100", "b200"])
 def test_ethernet_is_no_faster_than_infiniband_of_its_rate(scenarios, profile):
     """GPT-3 175B, its state dealt over 1,024 GPUs: all of its traffic is between nodes (Meta tuned RoCE to equal
@@ -87,23 +73,6 @@ def test_data_parallel_volume(zero_stage, microbatches, passes, vocabulary, scen
     seconds = microbatches * every_microbatch + (costs.reduce_s + costs.gather_s).sum()
     whole = 2 * total_params(scenario.model) * 15 / 16
     assert seconds * 25e9 / whole == pytest.approx(passes, rel=1e-3)
-
-
-def test_a_slower_host_takes_longer_for_every_launch_unless_the_profile_measured_its_own(scenarios):
-    """So does one whose processes are not bound to CPUs."""
-    changes = ["plan.microbatch_size=1", "model.hidden_size=1536"]
-    scenario = load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", changes)
-    grace = scenario.replace(cluster=scenario.cluster.replace(node=scenario.cluster.node.replace(launch_slowdown=2.0)))
-    unbound = scenario.replace(stack=scenario.stack.replace(bound_to_cpus=False))
-    launches = ("kernel_launch_s", "backward_launch_s", "collective_launch_s")
-    doubled = scenario.replace(
-        stack=scenario.stack.replace(**{name: 2 * getattr(scenario.stack, name) for name in launches})
-    )
-    host = scenario.profile.host.replace(kernel_launch_s=2e-5)
-    measured = [each.replace(profile=scenario.profile.replace(host=host)) for each in (scenario, grace)]
-    waits, *more = (float(stage_costs(each).forward_s.sum()) for each in (scenario, grace, unbound, doubled))
-    assert waits < more[0] == more[1] == more[2]
-    assert stage_costs(measured[0]).forward_s.sum() == stage_costs(measured[1]).forward_s.sum()
 
 
 def test_a_group_that_is_the_whole_job_reaches_what_training_reaches_not_benchmarks(scenarios):

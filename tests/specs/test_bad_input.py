@@ -30,6 +30,7 @@ plan.uneven_layers=true plan.num_chunks=3 | 128 layers cannot fill … = 192 sta
 plan.schedule=modular plan.pp=60 | 'modular' holds one layer a stage … set plan.num_chunks to 3
 plan.schedule=modular plan.pp=129 | deals 128 layers to plan.pp = 129 ranks; lower plan.pp to 128
 plan.schedule=modular plan.pipeline_layout=E(t|)*125tttL plan.pp=63 plan.num_chunks=2 | 'modular' holds one layer a stage … 126 stages for 128 layers; leave it out, or set plan.schedule to
+plan.offloaded_layers=4 cluster.node.host_link_bandwidth=null | needs to know the host, but node … has no host_link_bandwidth; add
 plan.offloaded_layers=200 | exceeds the 128 layers; lower it to 128
 plan.pp=1 plan.num_chunks=2 | num_chunks to 1 with schedule 1f1b: on one rank only breadth_first and
 stack.flash_version=5 | should be '1', '2', '3', '4', 'cudnn', 'efficient' or 'flex'

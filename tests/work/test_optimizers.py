@@ -13,7 +13,6 @@ from sim.work.optimizer import (  # noqa: E402
     MOMENT_BYTES,
     orthogonalisation,
     state_bytes,
-    table_moments,
 )
 from sim.work.sums import (  # noqa: E402
     model_blocks,
@@ -23,42 +22,22 @@ from sim.work.sums import (  # noqa: E402
 )
 
 STACK = StackSpec(kernel_launch_s=0.0)
-SHAPE = {
-    "num_layers": 2,
-    "hidden_size": 64,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "intermediate_size": 160,
-    "vocab_size": 512,
-}
-LLAMA = {"gated_mlp": True, "position": "rotary", "norm": "rmsnorm", "bias": False, "tied_embeddings": False}
-MODELS = {
-    "dense": ModelSpec(**SHAPE, **LLAMA),
-    "gpt": ModelSpec(num_layers=2, hidden_size=64, num_heads=4, vocab_size=512),
-    "experts": ModelSpec(**SHAPE, **LLAMA, num_experts=8, experts_per_token=2, expert_intermediate_size=48,
-                         shared_expert_intermediate_size=96, num_dense_layers=1),
-    "latent": ModelSpec(num_layers=2, hidden_size=64, num_heads=4, vocab_size=512, intermediate_size=160, head_dim=24,
-                        value_head_dim=16, key_value_rank=32, query_rank=48, rotary_head_dim=8, **LLAMA),
-}  # fmt: skip
+DENSE = ModelSpec(
+    num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, intermediate_size=160, vocab_size=512, gated_mlp=True,
+    position="rotary", norm="rmsnorm", bias=False, tied_embeddings=False,
+)  # fmt: skip
 
 
 def training(**changes):
     return TrainingSpec(global_batch_size=1, sequence_length=8, **changes)
 
 
-def blocks(model):
-    """Every block of the model with how often it is there."""
-    return [(block.operations, count) for count, block in model_blocks(model)]
-
-
-def of_model(model, optimizer):
-    """(parameters, moments, matrices that Muon takes) of the whole model on one GPU."""
-    shared = model.tied_embeddings
-    table = model.vocab_size * model.hidden_size
-    held = sum(count * params(block) for block, count in blocks(model)) - shared * table
-    numbers = sum(count * moments(block, optimizer) for block, count in blocks(model))
-    taken = [(each, count) for block, count in blocks(model) for each in orthogonalised(block)]
-    return held, numbers - shared * table_moments(model, optimizer, 1), taken
+def of_model(optimizer):
+    """(parameters, moments, matrices that Muon takes and how often) of the whole model on one GPU."""
+    blocks = [(block.operations, count) for count, block in model_blocks(DENSE)]
+    held = sum(count * params(block) for block, count in blocks)
+    numbers = sum(count * moments(block, optimizer) for block, count in blocks)
+    return held, numbers, [(each, count) for block, count in blocks for each in orthogonalised(block)]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +75,7 @@ def of_torch(name, llama):
 
 @pytest.mark.parametrize("name", ["adam", "sgd", "adafactor", "muon"])
 def test_states_are_as_large_as_those_of_torch(name, llama):
-    params, moments, _ = of_model(MODELS["dense"], name)
+    params, moments, _ = of_model(name)
     assert params == sum(each.numel() for each in llama.parameters())
     found = state_bytes(params, moments, training(precision="fp32", optimizer=name), STACK)
     assert found == bytes_of(*of_torch(name, llama))
@@ -106,7 +85,7 @@ def test_muon_multiplies_over_a_whole_model_as_often_as_torch(llama):
     optimizer = of_torch("muon", llama)[0]
     with FlopCounterMode(display=False) as counter:
         optimizer.step()
-    _, _, matrices = of_model(MODELS["dense"], "muon")
+    _, _, matrices = of_model("muon")
     ours = sum(count * each.flop for matrix, count in matrices for each in orthogonalisation(matrix))
     assert ours == counter.get_total_flops()
     m, n = 64, 160
@@ -120,6 +99,6 @@ def test_moments_in_fewer_bits():
     }  # fmt: skip
     for (name, moment, master), expected in per_param.items():
         job = training(optimizer=name, moment_precision=moment, master_precision=master)
-        params, moments, _ = of_model(MODELS["dense"], name)
+        params, moments, _ = of_model(name)
         assert state_bytes(params, moments, job, STACK) / params == pytest.approx(expected)
     assert MOMENT_BYTES["int8"] == pytest.approx(1.015625)
