@@ -2,11 +2,10 @@
 
 from sim.schedules.passes import visits_of
 from sim.specs import StackSpec
-from sim.work.layers import embedding_operations, head_operations, layer_operations
+from sim.work.layers import head_operations, layer_operations
 from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
 from sim.work.sums import (
-    adapter_params,
     block_works,
     expert_params,
     forward_flop,
@@ -26,11 +25,6 @@ def layer_works(model, stack, cut, recomputes, kind=None):
 def layer_work(model, stack, cut, kind=None):
     """The work of one layer."""
     return layer_works(model, stack, cut, (cut.recompute,), kind)[0]
-
-
-def embedding_work(model, stack, cut):
-    """The work of the embedding."""
-    return block_works(Block(embedding_operations(model, stack, cut)), stack, ("none",))[0]
 
 
 def head_work(model, stack, cut):
@@ -59,16 +53,10 @@ def attention_core_bytes(model, stack, cut):
     return sum(each.nbytes for each in core_operation(model, stack, cut).kept if each.name in own)
 
 
-def experts_work(model, stack, cut):
-    """The work of a layer of experts but for its mixer."""
-    mlp = [each for each in layer_operations(model, stack, cut) if each.module.startswith(("moe", "experts", "shared"))]
-    return block_works(Block(tuple(mlp)), stack, ("none",))[0]
-
-
-def layer_forward_flop(model, batch, sequence, kind=None, packed=None):
-    """Forward FLOPs of one layer. [FLOP]"""
+def layer_forward_flop(model, batch, sequence, kind=None, packed=None, cause=None):
+    """Forward FLOPs of one layer, all or those of one cause. [FLOP]"""
     stack, cut = StackSpec(kernel_launch_s=0.0), Cut(1, batch, sequence, False, "none", packed=packed)
-    return forward_flop(layer_operations(model, stack, cut, kind))
+    return forward_flop(layer_operations(model, stack, cut, kind), cause=cause)
 
 
 def layers_forward_flop(model, batch, sequence):
@@ -100,13 +88,6 @@ def head_params(model):
 def layer_expert_params(model):
     """Parameters of the experts of one layer."""
     return max(expert_params(layer) for _, _, layer in model_layers(model))
-
-
-def part_adapter_params(part, model, adapters, tp=1, etp=1):
-    """Parameters of adapters in a part of a model on one GPU, and those of them beside experts."""
-    blocks = [adapter_params(block.operations) for block in held_blocks(model, tp, 1, etp, adapters)]
-    pairs = zip(part, blocks, strict=False)
-    return tuple(map(sum, zip(*((count * every, count * of) for count, (every, of) in pairs), strict=True)))
 
 
 def visits_per_stage(order):

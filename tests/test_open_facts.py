@@ -24,11 +24,6 @@ def test_the_fact_that_moves_the_answer_most_comes_first_with_its_values():
         assert "stack.attention" not in {fact.field for fact in stated.open_facts}
 
 
-@pytest.mark.parametrize("settings", [[], ["stack=torchtitan"]])
-def test_a_framework_that_is_named_leaves_nothing_open(settings):
-    assert estimate(load_scenario(SCENARIO, settings)).open_facts == ()
-
-
 def test_every_fact_that_may_be_open_has_values():
     from sim.assumptions import TABLE
 

@@ -3,7 +3,7 @@
 import pytest
 
 import sim
-from sim import build_scenario, estimate, load_scenario, simulate
+from sim import estimate, load_scenario, simulate
 from sim import flopcast as front
 from sim.scaling.run import train
 
@@ -15,19 +15,6 @@ def test_the_package_has_the_public_names_and_no_others():
     assert {name: getattr(front, name) for name in sim.__all__} == {name: getattr(sim, name) for name in sim.__all__}
     with pytest.raises(AttributeError, match="no attribute 'simulation'"):
         front.simulation  # noqa: B018
-
-
-def test_a_path_and_one_override_are_taken_as_they_are():
-    assert estimate(FILE).step_time_s == estimate(load_scenario(FILE)).step_time_s
-    one = load_scenario(FILE, "plan.recompute=none")
-    assert one == load_scenario(FILE, ["plan.recompute=none"])
-    assert one.plan.recompute == "none"
-    data = {section: getattr(one, section) for section in ("cluster", "plan", "training")}
-    assert build_scenario({"model": "gpt-1.7b", **_plain(data)}, "plan.tp=8").plan.tp == 8
-
-
-def _plain(sections):
-    return {name: section.model_dump() for name, section in sections.items()}
 
 
 def test_records_and_results_print_themselves_in_a_line():

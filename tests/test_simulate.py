@@ -50,18 +50,6 @@ def test_schedules_whose_steps_overlap_take_no_jitter(small, name, chunks):
             simulate(overlapping, jitter=0.05, unfold=unfold)
 
 
-def test_staggered_schedules_take_slow_gpus_and_shared_links(small):
-    staggered = small.replace(plan=small.plan.replace(schedule="zb_h2"))
-    assert simulate(staggered, stragglers=["1.2@rank1"]).mean_s > estimate(staggered).step_time_s
-    alone, shared = estimate(staggered).step_time_s, simulate(staggered, contention=True).mean_s
-    assert alone <= shared * (1 + 1e-9)
-    assert shared == pytest.approx(alone, rel=1e-4)  # a send forward and one back meet now and then
-    endless = small.replace(plan=small.plan.replace(schedule="pipedream_2bw"))
-    assert simulate(endless, stragglers=["1.2@rank1"]).mean_s > estimate(endless).step_time_s
-    with pytest.raises(FlopcastError, match="'pipedream_2bw' has no flush"):
-        simulate(endless, contention=True)
-
-
 @pytest.mark.parametrize(
     ("question", "says"),
     [

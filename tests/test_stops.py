@@ -1,6 +1,5 @@
 """Verbs that are ended half way, and files that are damaged: nothing half is left, and nothing damaged is believed."""
 
-import json
 import os
 import re
 
@@ -9,9 +8,7 @@ from rows import rows
 from tracked import tracked
 from typed import ROOT, typed
 
-from flopcast_calibration.measurement import Journal, Measurement, read_journal
 from sim.commands.exit_codes import INTERRUPTED
-from sim.errors import ProfileError
 from sim.files import write_file, write_text
 
 SMALL = "scenarios/korthikanti-2022/22b-selective.yaml"
@@ -72,17 +69,3 @@ def test_a_name_stands_for_a_whole_file(tmp_path):
     path.chmod(0o640)
     write_text(path, "new")
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
-
-
-def test_lines_of_a_journal_are_what_was_measured_or_refused(tmp_path):
-    path = tmp_path / "mine.jsonl"
-    Journal(path, {"device": "cpu"}).add(Measurement("gemm", {"m": 8, "n": 8, "k": 8}, 1.5e-5))
-    text = path.read_text()
-    path.write_text(text.replace("1.5e-05", "1.6e-05"))
-    with pytest.raises(ProfileError, match=r"line 2 .*checksum"):
-        read_journal(path)
-    lines = [json.loads(line) for line in text.splitlines()]
-    for each in lines:  # as another program writes it
-        del each["checksum"]
-    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    assert read_journal(path).measurements[0].time_s == 1.5e-5

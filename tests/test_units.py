@@ -3,52 +3,40 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rows import rows
 
 from sim.errors import SpecError
 from sim.units import parse, parse_count, show, show_count, show_time, significant
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "dimension", "value"),
     [
-        ("400 Gbit/s", "bytes_per_s", 5e10),
-        ("400Gb/s", "bytes_per_s", 5e10),
-        ("3.35 TB/s", "bytes_per_s", 3.35e12),
-        ("80 GB", "bytes", 80e9),
-        ("80 GiB", "bytes", 80 * 2**30),
-        ("1_000 B", "bytes", 1000),
-        ("312 TFLOP/s", "flop_per_s", 312e12),
-        ("2.5 us", "s", 2.5e-6),
-        ("2.5 µs", "s", 2.5e-6),
-        ("1.5 min", "s", 90),
-        ("700 W", "w", 700),
-        ("1e3 MB", "bytes", 1e9),
+        ("400 Gbit/s", "bytes_per_s", 5e10), ("400Gb/s", "bytes_per_s", 5e10), ("3.35 TB/s", "bytes_per_s", 3.35e12),
+        ("80 GB", "bytes", 80e9), ("80 GiB", "bytes", 80 * 2**30), ("1_000 B", "bytes", 1000), ("1e3 MB", "bytes", 1e9),
+        ("312 TFLOP/s", "flop_per_s", 312e12), ("700 W", "w", 700),
+        ("2.5 us", "s", 2.5e-6), ("2.5 µs", "s", 2.5e-6), ("1.5 min", "s", 90),
     ],
-)
+)  # fmt: skip
 def test_parse(text, dimension, value):
     assert parse(text, dimension) == pytest.approx(value, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "dimension", "says"),
     [
-        ("80", "bytes", "has no unit"),
-        ("80 GB", "bytes_per_s", "is a size, not a bandwidth"),
-        ("80 GB/s", "bytes", "is a bandwidth, not a size"),
-        ("3 parsec", "s", "unknown unit 'parsec'"),
-        ("80 gb", "bytes", "unknown unit 'gb'"),
-        ("much", "bytes", "not a quantity"),
-        ("", "bytes", "not a quantity"),
+        ("80", "bytes", "has no unit"), ("80 GB", "bytes_per_s", "is a size, not a bandwidth"),
+        ("80 GB/s", "bytes", "is a bandwidth, not a size"), ("3 parsec", "s", "unknown unit 'parsec'"),
+        ("80 gb", "bytes", "unknown unit 'gb'"), ("much", "bytes", "not a quantity"), ("", "bytes", "not a quantity"),
         ("nan GB", "bytes", "not a quantity"),
     ],
-)
+)  # fmt: skip
 def test_parse_refuses_and_shows_the_way(text, dimension, says):
-    with pytest.raises(SpecError, match=says) as error:
+    with pytest.raises(SpecError, match=f"{says}.*(such as|write it as)"):
         parse(text, dimension)
-    assert "such as" in str(error.value) or "write it as" in str(error.value)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("shown", "text"),
     [
         (show(5.02e17, "FLOP/s"), "502 PFLOP/s"), (show(163e12, "FLOP/s"), "163 TFLOP/s"),

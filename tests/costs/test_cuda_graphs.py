@@ -35,15 +35,6 @@ def step(scenario):
 CUT = Cut(tp=1, microbatch_size=1, sequence_length=1024, sequence_parallel=False, recompute="none", ep=8)
 
 
-def test_one_graph_a_layer_and_pass_and_the_rest_by_the_host():
-    one = scenario_of(QWEN, scoped(*SCOPE), ep=8)
-    work = layer_work(one.model, one.stack, CUT)
-    assert (work.forward.graphs, work.input_grad.graphs, work.weight_grad.graphs) == (1, 1, 0)
-    by_host = {item.module for item in work.forward.operations if not item.graphed}
-    assert by_host == {"moe_dispatch", "experts", "moe_act", "moe_residual"}
-    assert {item.module for item in work.forward.collectives if item.graphed} == {"attn"}
-
-
 def test_host_time_by_hand():
     """Launches of what is outside, three for each graph, and the time between the kernels inside."""
     from sim.pricing.layouts import cost_model

@@ -5,9 +5,7 @@ from asked import asked
 
 from sim.estimate import estimate
 from sim.foreign.exporters import export_scenario
-from sim.pricing.stages import stage_costs
 from sim.specs import load_scenario
-from sim.work.operations import Cause
 from sim.work.routing import share_alone
 
 MODEL = {
@@ -74,19 +72,3 @@ def test_dualpipe_hides_its_tokens_and_compute_loses_beside_them(scenarios):
     """
     shares = estimate(load_scenario(scenarios / "papers" / "deepseek-v3-2048-h800.yaml")).breakdown.shares()
     assert shares["expert_parallel_comm"] < 0.1 < 20 / 132 < shares["beside_expert_comm"]
-
-
-def waits(dense_width, **plan):
-    """What the GPU waits for its host in a forward and in a backward of two dense layers and two of tiny experts."""
-    model = {"num_layers": 4, "intermediate_size": dense_width, "expert_intermediate_size": 64}
-    return stage_costs(scenario(model=model, dp=8, **plan)).passes[:2, Cause.HOST, 0]
-
-
-def test_the_host_is_ahead_where_other_layers_keep_the_gpu_busy():
-    """Launches of experts hide behind wide layers' kernels, but not past the wait for the number of tokens, nor where
-    layers exchange something."""
-    narrow, wide = waits(1024), waits(131072)
-    assert narrow[1] > 0.01
-    assert wide[1] < 1e-3  # embedding and head alone
-    assert wide[0] > 0.3 * narrow[0]
-    assert waits(131072, ep=2)[1] > 0.5 * waits(1024, ep=2)[1]

@@ -11,7 +11,6 @@ from strategies import orders
 from sim.costs.block import FORWARD
 from sim.engines import Program, run
 from sim.engines.noise import factors_of, noisy_program, noisy_steps, replica, slowed
-from sim.errors import ScheduleError
 from sim.schedules import build_order, get_schedule
 from sim.work.operations import Cause
 
@@ -103,11 +102,3 @@ def test_one_gpu_has_mean_one_and_the_deviation_asked_for():
     factor = factors_of(order, np.ones((4, 1)), 0.2, (0, 0, 0))
     assert factor.mean() == pytest.approx(1.0, abs=0.004)
     assert factor.std() == pytest.approx(0.2, rel=0.03)
-
-
-@pytest.mark.parametrize(("name", "chunks"), [("pipedream", 1), ("zb_h2", 1), ("zb_v", 2)])
-def test_steps_that_overlap_are_refused(name, chunks, random_costs):
-    order = build_order(name, 4, chunks, 12)
-    program = Program(order, random_costs(np.random.default_rng(0), order))
-    with pytest.raises(ScheduleError, match=f"{name}.*lets steps overlap"):
-        noisy_steps([alike(program)], 0.1, 1)

@@ -12,31 +12,12 @@ from test_network_engine import traffic_of
 from flopcast_validation.job.cores import Processes
 from sim.breakdown import break_down
 from sim.engines import Program, network, run
-from sim.pricing.zero import VisitSeconds
-from sim.schedules import build_order, get_schedule, schedule_names
+from sim.schedules import get_schedule, schedule_names
 from sim.traffic.streams import Stream
 
 CHUNKED = [name for name in schedule_names() if get_schedule(name).interleaves]
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
 switch = st.booleans()
-
-
-def moving(gather, reduce, *, early=0.0, tail=0.0, ahead=True, beside=True, slows=0.0):
-    """The same at every visit to each of some stages."""
-    each = np.ones(np.shape(reduce))
-    both = np.stack([each, each])
-    return VisitSeconds(
-        gather=gather * both, early=early * np.stack([each, each, each]), reduce=np.asarray(reduce, dtype=float),
-        tail=tail * each, gather_slows=slows * both, reduce_slows=0.0 * each, ahead=np.array(ahead),
-        beside=np.array(beside),
-    )  # fmt: skip
-
-
-def step(order, costs, visits=None, engine="dag"):
-    return run(Program(order, replace(costs, visits=visits)), engine)
-
-
-# Where visits are
 
 
 @given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)
@@ -48,24 +29,6 @@ def test_ranks_with_cores_of_their_own_take_as_long(order, rng, sends, blocks, r
     breakdown = break_down(dag)
     assert breakdown.total == pytest.approx(dag.step_time_s, rel=1e-9)
     assert min(breakdown.seconds.values()) >= 0
-
-
-# When it happens
-
-
-def test_one_rank_gathers_the_next_chunk_while_it_computes(costs_of):
-    """Two chunks of 2 s there and 3 s back, four micro-batches, 1.5 s a gather: all but the first of them is hidden."""
-    order, costs = build_order("breadth_first", 1, 2, 4), costs_of(1, [2.0, 2.0], [3.0, 3.0])
-    compute = 4 * 2 * (2 + 3)
-    assert step(order, costs, moving(1.5, [0.0, 0.0])).step_time_s == pytest.approx(compute + 1.5)
-    # Its blocks come one after the other: the first pass hides all but the first of them.
-    assert step(order, costs, moving(1.5, [0.0, 0.0], early=1.0)).step_time_s == pytest.approx(compute + 0.5)
-    # Without overlap it waits for every one of the four visits, and for both reductions.
-    waits = moving(1.5, [2.0, 2.0], ahead=False, beside=False)
-    assert step(order, costs, waits).step_time_s == pytest.approx(compute + 4 * 1.5 + 2 * 2.0)
-    # Beside the backward only what is left of the last reduction counts, and what others take from compute.
-    beside = moving(1.5, [2.0, 2.0], tail=0.25, slows=0.1)
-    assert step(order, costs, beside).step_time_s == pytest.approx(compute + 1.5 + 0.25 + 3 * 0.1)
 
 
 @given(order=orders(CHUNKED), rng=seeds, sends=switch, blocks=switch)

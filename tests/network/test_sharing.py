@@ -6,12 +6,12 @@ from flows import flows_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import build_scenario, estimate, load_scenario
+from sim import build_scenario, estimate
 from sim.costs.collectives import Fabric, all_gather, all_reduce
 from sim.errors import SpecError
 from sim.network import sharing
 from sim.network.collective_flows import max_min_rates
-from sim.network.placement import Degrees, place_group, send_share
+from sim.network.placement import Degrees, place_group
 from sim.network.ranks import groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
@@ -134,13 +134,8 @@ def test_the_answer_says_what_switches_leave():
     hidden = more < 5e-4 * slow.step_time_s
     assert ("It costs nothing visible" if hidden else f"a step would take {show_time(more)} ") in said
     assert slow.assumptions.index(said) < 2
-    rack = load_scenario(
-        "scenarios/llama3-405b-16384-h100.yaml", ["cluster.num_nodes=2", "plan="]
-    ).cluster  # one switch
-    assert send_share(Degrees(pp=2, dp=8), rack) == 1.0
     nothing = "oversubscribed switches cost this plan nothing"
-    ring, one = (" ".join(estimate(built(ratio=ratio)).assumptions) for ratio in (2.0, 1.0))
-    assert (nothing in ring, nothing in one, "switches leave this share" in ring + one) == (True, False, False)
+    assert [nothing in " ".join(estimate(built(ratio=ratio)).assumptions) for ratio in (2.0, 1.0)] == [True, False]
 
 
 @settings(max_examples=20, deadline=None)

@@ -1,4 +1,4 @@
-"""FLOPs of the forward are those torch counts when transformers' own models run.
+"""FLOPs are those torch counts when transformers' own models run forward and backward.
 
 Small models run on the CPU, because experts are chosen by values. Multiplies of weights (`mm`, `addmm`) are compared with
 projections, MLPs, routers and logits; batched multiplies (`bmm`) of models whose layers all attend with scores and values,
@@ -12,11 +12,12 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
-from counts import layers_forward_flop, logits_flop, mixer_core_flop
-from rows import mostly_thorough
+from counts import layer_work, layers_forward_flop, logits_flop, mixer_core_flop
+from rows import mostly_thorough, rows
 
 from sim.foreign.importers import import_text
-from sim.specs import ModelSpec
+from sim.specs import ModelSpec, StackSpec
+from sim.work.pieces import Cut
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -65,7 +66,7 @@ MODELS = {
 
 
 def counted(kind, keys):
-    """(the configuration's text, FLOPs of multiplies of weights, FLOPs of batched ones) of one forward."""
+    """(the configuration's text, FLOPs of multiplies of weights, FLOPs of batched ones) of a forward and its backward."""
     shape = {name: value for name, value in {**SMALL, **keys}.items() if value is not None or name.endswith("_id")}
     if keys.get("q_lora_rank", 0) is None:
         shape["q_lora_rank"] = None
@@ -78,8 +79,8 @@ def counted(kind, keys):
     config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     tokens = torch.randint(0, 160, (BATCH, SEQUENCE))
-    with torch.no_grad(), flop_counter.FlopCounterMode(model, display=False, depth=None) as counter:
-        model(tokens, use_cache=False)
+    with flop_counter.FlopCounterMode(display=False, depth=None) as counter:
+        model(tokens, use_cache=False).logits.sum().backward()
     found = counter.get_flop_counts()
     by_kind = {str(name).rpartition(".")[2]: flop for name, flop in found["Global"].items()}
     turning = sum(sum(flops.values()) for name, flops in found.items() if name.endswith("rotary_emb"))
@@ -92,12 +93,25 @@ ALWAYS = ("llama", "gpt_oss", "qwen3_next", "nemotron_h")
 
 
 @pytest.mark.parametrize("name", mostly_thorough(MODELS, ALWAYS))
-def test_forward_multiplies_are_those_of_transformers(name):
+def test_multiplies_are_those_of_transformers(name):
     text, weights, batched = counted(name.partition(" ")[0], MODELS[name])
     model = ModelSpec.read(import_text(text, "config.json").data["model"], name).replace(num_mtp_layers=0)
     credited = layers_forward_flop(model, BATCH, SEQUENCE)
     cores = sum(mixer_core_flop(model, BATCH, SEQUENCE, kind) for kind in model.kind_of_layer)
-    assert credited - cores + logits_flop(model, BATCH, SEQUENCE) == pytest.approx(weights, rel=1e-12)
+    assert 3 * (credited - cores + logits_flop(model, BATCH, SEQUENCE)) == pytest.approx(weights, rel=1e-12)
     if all(kind.attends for kind in model.kind_of_layer):
         whole = model.replace(layer_types=("full_attention",))
-        assert model.num_layers * mixer_core_flop(whole, BATCH, SEQUENCE) == batched
+        assert 3 * model.num_layers * mixer_core_flop(whole, BATCH, SEQUENCE) == batched
+
+
+@rows(("heads", "columns", "batch", "sequence"), [(8, 32, 1, 64), (8, 48, 3, 40)])
+def test_flash_attention_runs_five_multiplies_backward_and_is_credited_four(heads, columns, batch, sequence):
+    model = ModelSpec(num_layers=2, hidden_size=256, num_heads=heads, head_dim=columns, vocab_size=512)
+    shape, cut = (batch, heads, sequence, columns), Cut(1, batch, sequence, False, "none")
+    math, flash = (layer_work(model, StackSpec(attention=name, kernel_launch_s=0.0), cut) for name in ("math", "flash"))
+    (forward,) = (operation for operation in flash.forward.operations if operation.kind == "attention")
+    (backward,) = (operation for operation in flash.input_grad.operations if operation.kind == "attention")
+    # torch counts whole squares of scores, of which the kernels compute half.
+    assert 2 * forward.flop == flop_counter.sdpa_flop_count(shape, shape, shape)
+    assert 2 * backward.flop == flop_counter.sdpa_backward_flop_count(shape, shape, shape, shape)
+    assert (flash.forward.model_flop, flash.input_grad.model_flop) == (math.forward.flop, math.input_grad.flop)

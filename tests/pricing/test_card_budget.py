@@ -6,30 +6,11 @@ from random_scenarios import random_scenario
 from rows import forms
 from wiring import laid_out
 
-from sim import build_scenario, estimate
+from sim import estimate
 from sim.engines.program import priced_order
 from sim.engines.wire import alone_rates
-from sim.pricing.cells import plans_of
 from sim.pricing.layouts import cost_model
-from sim.pricing.zero import moved_at_visits
 from sim.traffic.carried import link_bytes
-from sim.work.layers import FIRST_KIND
-
-LAYERED = {
-    "model": {"num_layers": 32, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "max_sequence_length": 2048},
-    "plan": {"tp": 8, "pp": 4, "dp": 1, "schedule": "breadth_first", "num_chunks": 8},
-    "training": {"global_batch_size": 32, "sequence_length": 2048, "precision": "bf16"},
-    "stack": {"preset": "megatron-core", "overlap_p2p": True, "kernel_launch": "1 us"},
-    "cluster": {"preset": "superpod-h100", "inter_node_bandwidth": "1 Gbit/s"},
-}
-EXPERTS = {
-    "model": "qwen3-30b-a3b",
-    "plan": {"dp": 128, "ep": 16, "zero_stage": 3, "microbatch_size": 1},
-    "training": {"global_batch_size": 128, "sequence_length": 4096, "precision": "bf16"},
-    "stack": {"preset": "megatron-core", "overlap_param_gather": True, "overlap_grad_reduce": True,
-              "kernel_launch": "1 us"},
-    "cluster": {"preset": "superpod-h100", "inter_node_bandwidth": "50 Gbit/s"},
-}  # fmt: skip
 
 
 def use_of_cards(scenario):
@@ -41,22 +22,6 @@ def use_of_cards(scenario):
     busy = [carried[each.start : each.start + each.count].max() / each.capacity_bytes_per_s / best for each in cards]
     alone = (alone_rates(traffic.streams, traffic.health) > 0.999).all()  # no stream's own flows meet
     return max(busy) / estimate(scenario).step_time_s, alone
-
-
-def test_sends_of_layered_orders_share_a_card():
-    """A modular pipeline's micro-batches follow each other: on 1 Gbit/s they leave one after the other."""
-    used, alone = use_of_cards(build_scenario(LAYERED))
-    assert alone
-    assert 0.75 < used <= 1
-
-
-def test_tokens_and_gathered_weights_share_a_card():
-    """Each alone is hidden behind, or waited for beside, the other: together they need 4.7 s of a card's best rate."""
-    scenario = build_scenario(EXPERTS)
-    plans = plans_of(scenario)
-    moved = moved_at_visits(plans, True)
-    layer = plans.prices.card_s[:, FIRST_KIND, 0, 0] + moved.on_card[:, FIRST_KIND, 0]
-    assert estimate(scenario).step_time_s > layer.sum() * scenario.model.num_layers > 4.5
 
 
 @forms("seeds", range(20), range(60))

@@ -35,6 +35,32 @@ def test_kept_weights_by_hand():
     assert kept.total - dropped.total == pytest.approx(more)
 
 
+ALONE = ("plan.dp=1", "training.global_batch_size=1")
+ADAPTED = ("training.adapter_rank=8", "plan.recompute=none")
+
+
+def test_what_fsdp_holds_of_frozen_tied_and_lone_weights_by_hand():
+    """Frozen weights in the bits that they were loaded in; a tied table gathered with FSDP's root, its gradient beside it
+    where it is trained; and on one GPU shards in fp32 are cast all the same: two layers, and the gradients of one."""
+    model = built().model
+    table, layer = model.vocab_size * model.hidden_size, layer_params(model)
+
+    def use(*changes):
+        return estimate(built(*changes)).memory[0]
+
+    for gpus, where in ((32, ()), (1, ALONE)):
+        for fp32, nbytes in (("false", 2), ("true", 4)):
+            weights = use(*where, *ADAPTED, f"stack.fp32_frozen={fp32}").weights
+            assert weights == pytest.approx(nbytes * total_params(model) / gpus, rel=0.01)
+    for changes, per_number in (((), 4), (ADAPTED, 2)):
+        tied, apart = (use(*changes, f"model.tied_embeddings={each}") for each in ("true", "false"))
+        assert tied.working - apart.working == pytest.approx(per_number * table)
+    cast, kept = (
+        use(*ALONE, "stack.gradient_precision=bf16", f"stack.fp32_shards={each}") for each in ("true", "false")
+    )
+    assert cast.working - kept.working == pytest.approx((2 * 2 + 2) * layer, rel=0.01)
+
+
 def test_a_pipeline_that_keeps_holds_what_stage_1_holds():
     """torch.distributed.pipelining reduces once a step: gathered 16-bit weights and whole fp32 gradients."""
     kept = estimate(built(*PIPELINE, KEPT))

@@ -8,10 +8,8 @@ from open_space import search
 from sim import build_scenario, estimate
 from sim.costs.collectives import all_reduce, reduce_scatter
 from sim.errors import InfeasiblePlan
-from sim.network.ranks import members_of
 from sim.pricing.cells import plans_of
 from sim.pricing.zero import move_seconds, reduced_to_shards
-from sim.specs import ParallelPlan
 from sim.traffic.exchanges import step_collectives, step_traffic
 from sim.work.sums import total_params
 
@@ -95,19 +93,6 @@ def test_experts_shard_over_what_expert_parallelism_leaves(stage):
     held = others + experts / 4
     assert use.gradients == pytest.approx(shard * (4 if stage == 3 else width) if stage > 1 else width * held)
     assert use.weights == pytest.approx(0.0 if stage == 3 else 2 * held)  # FSDP's shards are the masters
-
-
-def test_groups_lie_as_meshes_do():
-    """Ranks of torch's meshes of 2 × 4 × 2 (copies, shards, tp) and 2 × 2 × 4 (copies, shards of experts, ep)."""
-    plan = ParallelPlan(tp=2, dp=8, ep=4, sharding_group=4, zero_stage=3, sequence_parallel=True)
-    gpus, mesh = np.arange(16).reshape(8, 1, 2), np.arange(16).reshape(2, 4, 2)
-    of_experts = mesh.reshape(2, 2, 4)
-    wanted = {
-        "shards": mesh.transpose(0, 2, 1).reshape(-1, 4), "expert_shards": of_experts.transpose(0, 2, 1).reshape(-1, 2),
-        "between": mesh.reshape(2, 8).T, "ep": of_experts.reshape(4, 4),
-    }  # fmt: skip
-    for name, members in wanted.items():
-        assert members_of(name, plan, gpus).tolist() == members.tolist()
 
 
 @pytest.mark.parametrize("changes", [("plan.sharding_group=8",), MIXTURE], ids=["dense", "experts"])

@@ -5,6 +5,7 @@ import pytest
 from counts import visits_per_stage
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from rows import rows
 from strategies import sizes
 
 from sim.engines import Program, run
@@ -143,13 +144,6 @@ def test_bubble_of_a_modular_pipeline_whose_last_round_is_incomplete(p, n, m, fo
     assert peak_in_flight(order).tolist() == [m * len(range(rank, n, p)) for rank in range(p)]
 
 
-def test_stages_that_do_not_go_round_the_ranks_are_refused():
-    with pytest.raises(ScheduleError, match="Let the stages be 7 to 9"):
-        build_order("modular", 3, 3, 4, stages=6)
-    with pytest.raises(ScheduleError, match="takes no stages; modular would"):
-        build_order("breadth_first", 3, 3, 4, stages=8)
-
-
 @given(p=st.integers(1, 6), m=st.integers(1, 8), k=st.integers(1, 5), forward=times, backward=times)
 def test_slices_of_sequences_shorten_the_bubble(p, m, k, forward, backward, costs_of):
     order = build_order("seq1f1b", p, 1, m, slices=k)
@@ -245,11 +239,6 @@ def test_asynchronous_pipelines_have_no_bubble_and_state_their_versions(p, m, f,
             assert set(late.tolist()) == {1}
 
 
-def test_too_small_a_group_is_refused():
-    with pytest.raises(ScheduleError, match=r"at least plan\.pp = 4"):
-        build_order("interleaved", 4, 2, 8, group=2)
-
-
 def test_all_micro_batches_in_a_group_are_breadth_first():
     grouped, breadth = build_order("interleaved", 3, 2, 6, group=10**15), build_order("breadth_first", 3, 2, 6)
     forwards = [[action for action in row if action.kind is Kind.F] for row in grouped.actions]
@@ -290,18 +279,6 @@ def test_a_folded_order_takes_as_long(name, data, blocks, more, random_costs):
     assert folded.weight.sum() == len(whole)
     assert visits_per_stage(folded) == pytest.approx(visits_per_stage(whole))
     np.testing.assert_array_equal(peak_in_flight(folded), peak_in_flight(whole))
-
-
-@each_schedule
-@given(data=st.data())
-def test_needs_and_topological_order_agree(name, data):
-    order = build_order(name, *data.draw(sizes(name)))
-    place = np.empty(len(order), dtype=int)
-    place[order.topological] = np.arange(len(order))
-    for before in (order.previous, order.needs, order.pair_needs):
-        if before is not None:
-            later = np.flatnonzero(before >= 0)
-            assert (place[before[later]] < place[later]).all()
 
 
 # Broken orders. Each takes the rows and a random place in them, and returns what the message must say.
@@ -348,19 +325,19 @@ BREAK = [drop, repeat, move_to_another_rank, backward_before_its_forward, half_a
 def test_broken_order_is_refused_and_shown(name, break_order, data):
     p, v, m = data.draw(sizes(name, 5).filter(lambda size: size[0] > 1))
     order = build_order(name, p, v, m)
-    rows = [[action for action in row if action.kind is not Kind.U] for row in order.actions]
+    given = [[action for action in row if action.kind is not Kind.U] for row in order.actions]
     rank = data.draw(st.integers(0, p - 1))
-    expected = break_order(rows, rank, data.draw(st.integers(0, len(rows[rank]) - 1)))
+    expected = break_order(given, rank, data.draw(st.integers(0, len(given[rank]) - 1)))
     with pytest.raises(ScheduleError) as caught:
-        make_order(name, rows, order.num_stages, order.num_microbatches, copies=order.copies)
+        make_order(name, given, order.num_stages, order.num_microbatches, copies=order.copies)
     message = str(caught.value)
     assert expected in message
     assert all(f"rank {rank} |" in message for rank in range(p))
     assert "→" in message  # where it stands, or beside what is left of its micro-batch
 
 
-@pytest.mark.parametrize(
-    ("name", "p", "v", "m", "remedy"),
+@rows(
+    "row",
     [
         ("1f1b", 4, 2, 8, r"one that holds 2 \(.*, zb_v\)"),
         ("dualpipe", 4, 2, 8, r"of each of its 2 copies of the model.* plan.num_chunks to 1, .*dualpipe_v"),
@@ -375,8 +352,13 @@ def test_broken_order_is_refused_and_shown(name, break_order, data):
         ("dualpipe", 4, 1, 6, "at least 8 micro-batches"),
         ("pipedream_2bw", 4, 1, 3, "at least as many micro-batches as ranks"),
         ("hanayo", 4, 3, 4, "must be even; nearest: 4 or 2"),
+        ("interleaved", 4, 2, 8, r"at least plan\.pp = 4", {"group": 2}),
+        ("modular", 3, 3, 4, "Let the stages be 7 to 9", {"stages": 6}),
+        ("breadth_first", 3, 3, 4, "takes no stages; modular would", {"stages": 8}),
+        ("pipedream_2bw", 4, 1, 16, "never drains", {"per_flush": 8}),
     ],
 )
-def test_sizes_a_schedule_cannot_take_come_with_a_remedy(name, p, v, m, remedy):
+def test_sizes_a_schedule_cannot_take_come_with_a_remedy(row):
+    name, p, v, m, remedy, *options = row
     with pytest.raises(ScheduleError, match=remedy):
-        build_order(name, p, v, m)
+        build_order(name, p, v, m, **dict(*options))

@@ -44,16 +44,6 @@ def test_a_search_finds_the_plan_that_is_not_given(plan, tmp_path):
     assert "it has none" in str(CliRunner().invoke(app, ["search", str(path), "--why", "own"]).exception)
 
 
-def test_an_estimate_tells_of_a_faster_plan(scenarios):
-    shown = CliRunner().invoke(app, ["estimate", str(scenarios / "gpt-1t-3072-a100.yaml")]).output
-    said = " ".join(shown.split())
-    assert "Would help a plan of 7" in said
-    assert "Megatron-LM of 2021-01 cannot run it, because of plan.sequence_parallel" in said
-    assert "gpt-1t-3072-a100.yaml --any-framework" in said
-    best = CliRunner().invoke(app, ["estimate", str(scenarios / "qwen3-235b-a22b-256-h100.yaml")]).output
-    assert "Would help" not in best
-
-
 def test_the_search_of_a_faster_plan_can_be_typed(scenarios):
     """On as many GPUs as the answer has, also where the file's own plan has others, or more than there are."""
     file = str(scenarios / "gpt3-175b-4096-a100.yaml")

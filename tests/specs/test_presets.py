@@ -19,7 +19,6 @@ from sim.specs import (
     preset_source,
 )
 from sim.specs.loading import profile_of_gpu, resolve
-from sim.specs.presets import raw_preset, source_rows
 from sim.work.sums import total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -162,16 +161,6 @@ def test_of_the_profiles_that_fit_a_gpu_the_most_specific_counts():
     names = ("v100-sxm2-16gb", "v100-sxm3-32gb", "b300-sxm-270gb", "l40s-48gb")
     chosen = [profile_of_gpu(read("gpus", name)).name for name in names]
     assert chosen == ["v100", "v100-sxm3", "b300", "datasheet"]
-
-
-def test_a_profile_says_only_what_differs_from_the_one_that_it_names():
-    b200, b300 = (load_preset("profiles", name) for name in ("b200", "b300"))
-    assert b300["gemm"] == {**b200["gemm"], "max_efficiency": 0.7}
-    assert b200["gemm"]["alignment"] == load_preset("profiles", "h200")["gemm"]["alignment"]
-    rows = {field: source for field, _, source in preset_source("profiles", "v100-sxm3")}
-    assert "DeepBench" in rows["gemm.max_efficiency"]
-    assert rows["memory.efficiency"] == "assumed, as on A100"
-    assert not [row for row in source_rows(raw_preset("profiles", "v100-sxm3")) if "gemm" in row[0] and row[3]]
 
 
 # Against the module that their profile is of: watts of both, FLOP/s of both, and by which power they keep of its clock.

@@ -15,6 +15,7 @@ from sim.specs.base import FORMATS
 from sim.specs.plan import layout_stages
 from sim.work.layers import block_operations, deal_stages, layer_operations
 from sim.work.memory import held_logits_bytes, logits_bytes, working_bytes
+from sim.work.operations import Cause
 from sim.work.pieces import Cut
 from sim.work.recompute import module_sets, modules_word
 from sim.work.sums import (
@@ -191,6 +192,9 @@ def test_model_flops_are_those_of_formulas_however_a_layer_is_cut(model, cut, se
         assert gpus * work.forward.model_flop == pytest.approx(credited, rel=1e-12)
         backward = work.input_grad.model_flop + work.weight_grad.model_flop
         assert gpus * backward == pytest.approx(2 * credited, rel=1e-12)
+        if kind.attends:  # scores and values have no weights
+            core = layer_forward_flop(model, 2, sequence, kind, cause=Cause.ATTENTION)
+            assert gpus * work.weight_grad.model_flop == pytest.approx(credited - core, rel=1e-12)
 
 
 @given(models())

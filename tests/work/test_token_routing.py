@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from asked import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim import estimate
 from sim.specs import ModelSpec, TrainingSpec
 from sim.work.experts import routed
 from sim.work.pieces import Cut
@@ -18,15 +16,6 @@ MODEL = ModelSpec(
 )  # fmt: skip
 JOB = TrainingSpec(global_batch_size=1, sequence_length=1)
 DEGREES = st.sampled_from([1, 2, 4, 8, 16, 32, 64])
-
-
-def scenario(training=None, stack=None, **plan):
-    model = {
-        "num_layers": 16, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000, "num_experts": 64,
-        "experts_per_token": 4, "expert_intermediate_size": 1024, "position": "rotary",
-    }  # fmt: skip
-    stack, plan = {"preset": "megatron-core", **(stack or {})}, {"dp": 16, "ep": 16, "zero_stage": 1, **plan}
-    return asked(model, "superpod-h100", plan, stack=stack, profile="h100", **(training or {}))
 
 
 @given(DEGREES, st.floats(0.1, 2.0))
@@ -79,18 +68,3 @@ def test_even_routing_is_what_nothing_said_means():
     assert (to.copies, to.each) == (4 * 4096, 4 * 4096 / 8)
     # Tokens that have at least one of their four experts on a GPU of eight: 1 − (7/8)⁴ of all 8 · 4096.
     assert to.received == pytest.approx(8 * 4096 * (1 - (7 / 8) ** 4))
-
-
-def test_time_and_memory_of_the_busiest_gpu():
-    even, uneven = estimate(scenario()), estimate(scenario({"expert_skew": 0.75}))
-    assert uneven.step_time_s > 1.05 * even.step_time_s
-    assert uneven.breakdown.seconds["expert_parallel_comm"] > even.breakdown.seconds["expert_parallel_comm"]
-    assert uneven.largest.activations > even.largest.activations
-    said = " ".join(uneven.assumptions)
-    assert "the busiest of 16 GPUs gets" in said
-    limited = estimate(scenario({"expert_skew": 0.75, "expert_capacity_factor": 1.0}))
-    assert limited.step_time_s < even.step_time_s  # no expert has more than an even share, and many less
-    padded = {"expert_capacity_factor": 1.0, "pad_to_capacity": True}
-    assert estimate(scenario({"expert_skew": 0.75, **padded})).step_time_s == estimate(scenario(padded)).step_time_s
-    assert estimate(scenario(padded)).step_time_s < even.step_time_s  # the host waits for no counts
-    assert "of the tokens are dropped" in " ".join(limited.assumptions)
