@@ -88,8 +88,8 @@ TYPED = """
 2 | compare-schedules scenarios/megatron-2021/18.4b.yaml --schedules zb_v | none of these schedules
 2 | presets show selen | did you mean 'selene'?
 2 | presets show hgx-h100 | did you mean 'dgx-h100'?
-2 | presets show selene --precision fp8 | are for frameworks; selene is none
-2 | presets show nemo --precision int4 | precision = 'int4'
+2 | presets show selene -s training.precision=fp8 | is for frameworks; selene is none
+2 | presets show nemo -s training.precision=int4 | precision = 'int4'
 2 | presets show nemo --set plan.tpp=4 | unknown field 'tpp'
 2 | presets show mine.yaml | 'mine.yaml' is a file's
 2 | presets list gpu | did you mean 'gpus'?
@@ -107,6 +107,8 @@ TYPED = """
 3 | search MAIN -s plan.recompute_num_layers=90 | no plan of this search has plan.recompute_num_layers = 90
 2 | search MAIN -s plan.recompute_modules=1e9 | is no list of modules
 2 | estimate MAIN -s stack.vocab_multiple=1e15 | less than or equal to 1000000
+0 | topology superpod-h100 --collectives '1 GB' --gpus 8 | NVLS
+0 | topology selene --nodes 20 | Left out: core
 2 | topology selene --gpus 8 | add --collectives
 2 | topology selene --collectives '0 GB' | a size above zero
 2 | estimate MAIN --engine dag --engine=des | --engine dag and --engine des: the option takes one value
@@ -251,7 +253,16 @@ def test_interrupting_while_it_loads_is_one_line(module, arguments):
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "flopcast: interrupted\n")
 
 
+NOWHERE = (
+    "export HOME=/proc COLUMNS=40 TERM=dumb LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0; cd $(mktemp -d); rmdir $PWD"
+)
 IN_A_SHELL = [  # what is typed, exit codes, what the only line of stderr says
+    (f"{NOWHERE}; flopcast estimate {ROOT}/{MAIN} > /dev/null", (0,), ""),
+    (
+        f"ulimit -f 1; flopcast export {MAIN} --to megatron-lm -o $(mktemp -d)/run.sh > /dev/null",
+        (1, 2),
+        "File too large",
+    ),
     (f"flopcast estimate {MAIN} --json | head -c 10 > /dev/null; exit ${{PIPESTATUS[0]}}", (0, 141), ""),
     ("flopcast --help | true > /dev/null; exit ${PIPESTATUS[0]}", (0, 141), ""),
     (
@@ -267,60 +278,11 @@ IN_A_SHELL = [  # what is typed, exit codes, what the only line of stderr says
 
 @rows(("typed", "codes", "says"), IN_A_SHELL)
 def test_a_closed_pipe_is_no_error_and_what_cannot_be_written_is_one_line(typed, codes, says):
-    command = f'flopcast() {{ {sys.executable} -m sim "$@"; }}; {typed}'
+    command = f'export PYTHONPATH={ROOT}; flopcast() {{ {sys.executable} -m sim "$@"; }}; {typed}'
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode in codes
     assert (result.stdout, result.stderr.count("\n")) == ("", bool(says))
     assert says in result.stderr
-
-
-SMALL = "scenarios/megatron-2021/18.4b.yaml"
-
-
-@pytest.mark.parametrize(
-    ("set_up", "verb"),
-    [
-        ("export HOME=/proc COLUMNS=40 TERM=dumb LC_ALL=C PYTHONIOENCODING=ascii PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", f"estimate {ROOT / MAIN}"),
-        ("cd $(mktemp -d); rmdir $PWD", f"estimate {ROOT / SMALL}"),
-    ],
-    ids=["no home to write to, narrow, no unicode", "no folder"],
-)  # fmt: skip
-def test_wherever_it_is_called_it_answers(set_up, verb):
-    command = f"export PYTHONPATH={ROOT}; {set_up}; {sys.executable} -m sim {verb}"
-    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, check=False)
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert b"PFLOP/s" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("verb", "file"),
-    [
-        ("import tests/foreign/files/gpt3_175b_slurm.sh --cluster selene -o", "mine.yaml"),
-        pytest.param(f"timeline {SMALL} --figure", "step.png", marks=pytest.mark.thorough),
-    ],
-)
-def test_a_disk_that_is_too_small_is_one_line_and_leaves_nothing(verb, file, tmp_path):
-    command = f"ulimit -f 1; {sys.executable} -m sim {verb} {tmp_path / file} > /dev/null"
-    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode in (1, 2)
-    assert "File too large" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
-    (tmp_path / "folder").mkdir()
-    result = flopcast(*verb.split(), str(tmp_path / "folder"))
-    assert (result.returncode, result.stderr.count("Traceback")) == (2, 0)
-
-
-def test_topology_says_what_collectives_take_and_what_is_left_out():
-    facts = json.loads(flopcast("topology", "selene", "--collectives", "1 GB", "--gpus", "48", "--json").stdout)
-    ring = facts["collectives"]["times"][0]
-    assert ring["algbw_bytes_per_s"] == pytest.approx(1e9 / ring["estimated_s"])
-    assert facts["collectives"]["nccl"]["algorithm"] == "ring"  # the network's switches only when it is told to
-    node = json.loads(flopcast("topology", "superpod-h100", "--collectives", "1 GB", "--gpus", "8", "--json").stdout)
-    assert node["collectives"]["nccl"]["algorithm"] == "NVLS"
-    names = {row["name"] for row in node["collectives"]["times"]}
-    assert names == {"ring all-reduce", "all-reduce in the switches", "all-gather", "reduce-scatter", "all-to-all"}
-    assert "Left out: core" in flopcast("topology", "selene", "--nodes", "20").stdout
 
 
 def test_scenarios_that_ship_are_found_from_anywhere(tmp_path, monkeypatch):
