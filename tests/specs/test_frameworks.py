@@ -276,21 +276,11 @@ def test_overrides_reach_the_framework_and_its_rules():
 def test_show_prints_what_a_framework_comes_to():
     """By an alias too, and the framework where a stack has its name."""
 
-    def shown(*words):
-        return " ".join(CliRunner().invoke(app, ["presets", "show", *words]).output.split())
+    def shown(words):
+        return " ".join(CliRunner().invoke(app, ["presets", "show", *words.split()]).output.split())
 
     words = shown(
-        *[
-            "megatron-bridge",
-            "--version",
-            "26.08",
-            "--precision",
-            "fp8",
-            "--gpu",
-            "b200-sxm-180gb",
-            "-s",
-            "stack.attention=math",
-        ]
+        "megatron-bridge -s stack.version=26.08 -s training.precision=fp8 -s cluster.node.gpu=b200-sxm-180gb -s stack.attention=math"
     )
     for says in (
         "Megatron-Bridge 26.08", "stacks: megatron-core since 2025-07", "attention math stated", "fused_norm true default",
