@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.specs import ParallelPlan, Profile
 from sim.specs.loading import profile_of_gpu
@@ -50,8 +49,6 @@ MEMORY = {
     "other": Kind("other", "#8C8C8C"),
 }
 """What memory holds, with names of few letters; what is small stands together in the last."""
-PER_GPU = {"model": "Per GPU, model", "hardware": "Per GPU, hardware"}
-"""Names of the rates of a GPU, without and with recomputation."""
 SMALLEST = 5e-4
 """Share of a step below which a cause is left out of lists."""
 
@@ -187,12 +184,11 @@ def tokens_words(tokens_per_s: float) -> str:
     return f"{show_count(float(f'{tokens_per_s:.3g}'))} tokens/s"
 
 
-def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool = True) -> list[Fact]:
+def headline(answer: Estimate, per_gpu: Mapping[str, str]) -> list[Fact]:
     """The numbers people ask for first.
 
-    per_gpu : Names of the rates of a GPU, in the order in which they stand; that of the hardware only where it
-        recomputes.
-    sure : Also how well the step time is known.
+    per_gpu : Names of the rates of a GPU, of its model and hardware FLOPs, in the order in which they stand; that of
+        the hardware only where it recomputes.
     """
     recompute = answer.scenario.plan.recompute != "none"
     low, high = answer.step_time_interval_s
@@ -205,7 +201,6 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
     facts = [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
-        *([Fact("How sure", _factors(answer), grade_words(answer))] if sure else []),
         Fact("Tokens", tokens_words(answer.tokens_per_s)),
         Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), _total_note(answer)),
         *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),
@@ -218,53 +213,17 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str] = PER_GPU, sure: bool 
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
 
 
-class Fall(NamedTuple):
-    """A row of the way from peak to what is achieved: a bar, whose `begin` is also the share of peak left below it."""
-
-    cause: str
-    meaning: str
-    group: str
-    seconds: float
-    begin: float
-    width: float
-
-
-def falls_of(answer: Estimate) -> list[Fall]:
-    """Causes as they take peak away, in the breakdown's order; the last row is what is left."""
-    shares, seconds = answer.breakdown.shares(), answer.breakdown.seconds
-    rows, left = [], 1.0
-    for cause, meaning in CAUSES.items():
-        if cause == "flop_at_peak":
-            continue
-        left -= shares[cause]
-        if shares[cause] >= SMALLEST:
-            rows.append(Fall(cause, meaning, GROUP_OF[cause], seconds[cause], max(left, 0.0), shares[cause]))
-    achieved = shares["flop_at_peak"]
-    useful = Fall("flop_at_peak", CAUSES["flop_at_peak"], "useful", seconds["flop_at_peak"], 0.0, achieved)
-    return [*rows, useful]
-
-
-class MemoryRow(NamedTuple):
-    """Memory of one GPU of a pipeline rank. [bytes]"""
-
-    rank: int
-    parts: dict[str, float]
-    total: float
-    fits: bool
-
-
-def memory_rows(answer: Estimate) -> list[MemoryRow]:
-    """All ranks of a short pipeline; of a long one the ends, the fullest and their neighbours."""
+def memory_rows(answer: Estimate) -> list[tuple[int, dict[str, float]]]:
+    """Memory of one GPU by purpose, and in all: of every rank of a short pipeline; of a long one of the ends, the
+    fullest and their neighbours. [bytes]"""
     last, rows = len(answer.memory) - 1, []
     shown = list(range(last + 1))
     if last >= 8:
         shown = sorted({0, 1, answer.memory.index(answer.largest), last // 2, last - 1, last})
     for rank in shown:
         use = answer.memory[rank].to_dict()
-        total = use.pop("total")
         parts = {name: use[name] for name in MEMORY if name in use}
-        parts["other"] = sum(use.values()) - sum(parts.values())
-        rows.append(MemoryRow(rank, parts, total, total <= answer.memory_available_bytes))
+        rows.append((rank, {**parts, "other": use["total"] - sum(parts.values()), "total": use["total"]}))
     return rows
 
 

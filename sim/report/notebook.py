@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
+from sim.breakdown import CAUSES
 from sim.canvas import new_figure
 from sim.errors import SpecError, nearest
 from sim.estimate import Estimate
-from sim.report.facts import GROUPS, falls_of
+from sim.report.facts import GROUP_OF, GROUPS, SMALLEST, Kind
 from sim.report.search import search_view
 from sim.report.search_figures import draw_pareto, draw_sweep
 from sim.report.text import estimate_view, opening
@@ -31,27 +30,28 @@ def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float =
         raise SpecError(f"no picture {what!r} of an estimate{nearest(what, ('breakdown', 'timeline'))}")
     from matplotlib.patches import Patch
 
-    rows = falls_of(answer)
-    figure = new_figure(width_in, 0.3 * len(rows) + 1.5)
+    shares, seconds = answer.breakdown.shares(), answer.breakdown.seconds
+    falls = [cause for cause in CAUSES if cause != "flop_at_peak" and shares[cause] >= SMALLEST]
+    figure = new_figure(width_in, 0.3 * len(falls) + 1.8)
     axes = figure.subplots()
-    names = ["peak", *(row.cause.replace("_", " ") for row in rows[:-1]), "at peak rate"]
-    places = np.arange(len(names))
     axes.barh(0, 100.0, color="#777777", height=0.72)
-    for place, row in zip(places[1:], rows, strict=True):
-        axes.barh(place, 100 * row.width, left=100 * row.begin, color=GROUPS[row.group].colour, height=0.72)
-        end = 100 * (row.begin + row.width)
-        text = f"{show_time(row.seconds)}, {row.width:.1%}"
-        inside = end > 78
-        beside, side = (100 * row.begin - 1, "right") if inside else (end + 1, "left")
-        axes.text(beside, place, text, va="center", ha=side, fontsize=8)
-    axes.set_yticks(places, names, fontsize=9)
+    left, used = 100.0, dict[str, Kind]()
+    for place, cause in enumerate((*falls, "flop_at_peak"), start=1):
+        share, group = 100 * shares[cause], GROUPS[GROUP_OF[cause]]
+        left = 0.0 if cause == "flop_at_peak" else max(left - share, 0.0)
+        used[group.label] = group
+        axes.barh(place, share, left=left, color=group.colour, height=0.72)
+        inside = left + share > 78
+        beside, side = (left - 1, "right") if inside else (left + share + 1, "left")
+        axes.text(beside, place, f"{show_time(seconds[cause])}, {share:.1f}%", va="center", ha=side, fontsize=8)
+    names = ["peak", *(cause.replace("_", " ") for cause in falls), "at peak rate"]
+    axes.set_yticks(range(len(names)), names, fontsize=9)
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.set_xlabel(f"share of the step, and of the {show(answer.peak_flop_per_s, 'FLOP/s')} at peak [%]", fontsize=9)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    used = dict.fromkeys(row.group for row in rows)
-    handles = [Patch(color=GROUPS[group].colour, label=GROUPS[group].label) for group in used]
+    handles = [Patch(color=group.colour, label=label) for label, group in used.items()]
     figure.legend(handles=handles, loc="outside lower left", ncols=6, frameon=False, fontsize=8, handlelength=1.2)
     title = f"{answer.scenario.name}: step {show_time(answer.step_time_s)}, MFU {answer.mfu:.1%}"
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", parse_math=False)

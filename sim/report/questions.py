@@ -68,7 +68,7 @@ def planned_view(
     deadline : what the number of GPUs was found for; None where it was given.
     """
     answer, of_run = planned.answer, (*_run_facts(planned), *_deadline_facts(deadline))
-    others = [fact[:3] for fact in headline(answer, {"model": "Per GPU"}, sure=False) if fact.name not in _LEFT_OUT]
+    others = [fact[:3] for fact in headline(answer, {"model": "Per GPU"}) if fact.name not in _LEFT_OUT]
     first = [(name, Text(value, style="bold green"), note) for name, value, note in of_run]
     table = facts_table([*first, ("Batch", *_batch_facts(planned)), *others])
     asked = Text(sentence, style="bold").append(f"\n{question_words(answer)}\n", style="not bold")

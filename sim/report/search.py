@@ -13,7 +13,7 @@ from rich.text import Text
 from sim.estimate import Estimate
 from sim.pricing.layouts import LAYOUT
 from sim.report import plans as say
-from sim.report.search_questions import explained_data, own_line, plan_rank_view, sensitivity_view, why_view
+from sim.report.search_questions import explained_data, own_line, sensitivity_view, why_view
 from sim.report.terminal import assumptions, grouped, sentence, shared_line, title
 from sim.search import SearchResult
 from sim.search.assumed import framework_assumed, proof_of
@@ -208,12 +208,12 @@ class SearchAnswers:
         parts: list[RenderableType] = [search_view(result, line, width, verbose)]
         if result.schedules:
             parts.append(schedules_view(result))
+        fields = " ".join(f"plan.{name}={say.cell(value)}" for name, value in self.fields.items())
         if own is not None and self.own_asked:
-            changes = " ".join(f"plan.{name}={value}" for name, value in self.fields.items())
-            question = f"Why not the scenario's own plan{f' with {changes}' if changes else ''}?"
-            parts.append(plan_rank_view(result, own, question))
+            question = f"Why not the scenario's own plan{f' with {fields}' if fields else ''}?"
+            parts.append(why_view(result, own, question, {}))
         if self.why is not None:
-            parts.append(why_view(result, self.fields, self.why))
+            parts.append(why_view(result, self.why, f"Why not {fields}?", self.fields))
         if self.sensitivity is not None:
             parts.append(sensitivity_view(result, self.sensitivity))
         if self.pareto:

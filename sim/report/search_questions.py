@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
@@ -28,50 +28,58 @@ NAMED = 0.003
 """Share of the best step time below which a cause is not worth naming."""
 
 
-def why_view(result: SearchResult, named: Mapping[str, object], why: Why) -> Group:
-    """What rules a plan out, or what it loses where against the best."""
-    asked = " ".join(f"plan.{name}={say.cell(value)}" for name, value in named.items())
+def why_view(result: SearchResult, why: Why, question: str, named: Mapping[str, object]) -> Group:
+    """What rules a plan out, or its ranks, what it loses where against the best, and the way there.
+
+    named : fields of the plan that were asked about; nothing where it is the scenario's own.
+    """
     if why.answer is None:
-        return Group(title(f"Why not {asked}?"), Text(f"Ruled out: {why.ruled_out}"))
-    place = "" if why.rank is None else f", {say.ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
-    if why.rank == 1 and why.answer.scenario.plan != result.best[0].answer.scenario.plan:
-        place = f". Before layouts of stages were varied, it was the first of {result.plans_feasible:,} plans that fit"
+        return Group(title(question), Text(f"Ruled out: {why.ruled_out}"))
+    answer, best = why.answer, result.best[0].answer
+    out = f"; not ranked: {why.ruled_out}" if why.ruled_out else _place(result, why)
+    line = f"{say.plan_line(answer, best)}: {show_time(answer.step_time_s)}"
+    lines: list[RenderableType] = [title(question), f"{line}, {say.lost(result, answer)} against the best{out}"]
+    block = "recompute_method" not in named and answer.scenario.plan.recompute_method == "block"
+    if named.get("recompute") == "full" and block:
+        lines.append(
+            "It recomputes some layers of each stage only; plan.recompute_method=uniform asks for all of them."
+        )
+    off = _overlaps(answer) if why.among else []
+    return Group(*lines, *_ranks(result, why), *off, *_explained(result, answer, why.steps))
+
+
+def _place(result: SearchResult, why: Why) -> str:
+    """Which of how many plans the best with some fields is."""
+    assert why.answer is not None
+    if why.among:
+        return ""  # its ranks are said one by one
+    if why.tried:
+        return f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
     if why.searched is not None:
         sure = "" if why.searched.found.proven else f" (another may be up to {why.searched.found.gap:.1%} better)"
-        place = f"; best of {why.searched.found.plans:,} such plans{sure}"
-    if why.tried:
-        place = f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
-    line, takes = say.plan_line(why.answer, result.best[0].answer), show_time(why.answer.step_time_s)
-    said = f"The best such plan ({line}) takes {takes}, {say.lost(result, why.answer)} against the best{place}."
-    plan = why.answer.scenario.plan
-    if "recompute_method" not in named and named.get("recompute") == "full" and plan.recompute_method == "block":
-        said += " It recomputes some layers of each stage only; plan.recompute_method=uniform asks for all of them."
-    return Group(title(f"Why not {asked}?"), said, *_explained(result, why.answer, why.steps))
+        return f"; best of {why.searched.found.plans:,} such plans{sure}"
+    if why.rank == 1 and why.answer.scenario.plan != result.best[0].answer.scenario.plan:
+        return f". Before layouts of stages were varied, it was the first of {result.plans_feasible:,} plans that fit"
+    return "" if why.rank is None else f", {say.ordinal(why.rank)} of {result.plans_feasible:,} plans that fit"
 
 
-def plan_rank_view(result: SearchResult, ranked: Why, question: str) -> Group:
-    """The rank of one plan among all and among those of its techniques, and what better ones save."""
-    assert ranked.answer is not None
-    answer, lost = ranked.answer, say.lost(result, ranked.answer)
-    out = f"; not ranked: {ranked.ruled_out}" if ranked.ruled_out else ""
-    plan = f"{say.plan_line(answer, result.best[0].answer)}: {show_time(answer.step_time_s)}"
-    lines: list[RenderableType] = [title(question), f"{plan}, {lost} against the best{out}"]
+def _ranks(result: SearchResult, why: Why) -> Iterator[RenderableType]:
+    """The ranks of a plan among all and among those of its techniques, and what better ones save."""
+    assert why.answer is not None
+    answer, better = why.answer, None
     rows = [row for row, best in enumerate(result.best, 1) if best.answer.scenario.plan == answer.scenario.plan]
     listed_as = f", which have other layouts of stages; it is row {rows[0]} of the best" if rows else ""
-    better: Estimate | None = None
-    for each in _telling(ranked.among):
+    for each in _telling(why.among):
         best = each.best.answer
         change = (1 + loss_of(result, best)) / (1 + loss_of(result, answer)) - 1
-        kind = "" if each.kind == ranked.among[0].kind else f" {each.kind}"
+        kind = "" if each.kind == why.among[0].kind else f" {each.kind}"
         among = f"the {each.of:,} plans that fit{kind}"
         place = f"Rank {each.rank:,} of {among}." if each.rank else f"Not ranked among {among}{listed_as}."
         said = f" The best takes {show_time(best.step_time_s)} ({change:+.1%}: {say.differences(answer, best)})."
-        if better is not None and best.scenario.plan == better.scenario.plan:
+        if best.scenario.plan == better:
             said = " The best of them is the same."
-        own = best.scenario.plan == answer.scenario.plan
-        lines.append(indented(Text(place + ("" if own else said))))
-        better = best
-    return Group(*lines, *_overlaps(answer), *_explained(result, answer, ranked.steps))
+        yield indented(Text(place + ("" if best.scenario.plan == answer.scenario.plan else said)))
+        better = best.scenario.plan
 
 
 def _telling(among: Sequence[RankAmong]) -> list[RankAmong]:

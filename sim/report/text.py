@@ -82,8 +82,8 @@ def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -
 def _memory(answer: Estimate) -> Table:
     """Gigabytes by purpose."""
     headings = ("rank", *(part.label for part in say.MEMORY.values()), "total")
-    ranks = ((row.rank, *row.parts.values(), row.total) for row in say.memory_rows(answer))
-    rows = ((str(rank), *(f"{amount / 1e9:.1f}" for amount in amounts)) for rank, *amounts in ranks)
+    ranks = say.memory_rows(answer)
+    rows = ((str(rank), *(f"{amount / 1e9:.1f}" for amount in parts.values())) for rank, parts in ranks)
     table = rows_table(headings, rows, left=())
     table.columns[-1].style = "bold"
     return table
@@ -94,7 +94,7 @@ def estimate_view(answer: Estimate, width: int, verbose: bool = False) -> Group:
     scenario, shares, seconds = answer.scenario, answer.breakdown.shares(), answer.breakdown.seconds
     recompute, rows = scenario.plan.recompute != "none", list[tuple[str, str | Text, Text]]()
     names = {"hardware": "Per GPU", "model": "  model FLOPs"} if recompute else {"model": "Per GPU"}
-    for fact in say.headline(answer, names, sure=False)[1:]:
+    for fact in say.headline(answer, names)[1:]:
         value = Text(fact.value, style="bold green") if fact.name == "Whole job" else fact.value
         rows.append((fact.name, value, Text(fact.note, style="bold red" if fact.wrong else "")))
     causes = [cause for cause in CAUSES if shares[cause] >= say.SMALLEST]
