@@ -80,6 +80,12 @@ def plan_degrees(plan: ParallelPlan, chunks: bool = False) -> str:
     return f"tp {plan.tp} · pp {plan.pp}{several} · dp {plan.dp}{experts}"
 
 
+def short_plan(plan: ParallelPlan) -> str:
+    """A plan in a few characters: 8·16·24 1 1f1b; a schedule is said of pipelines."""
+    schedule = f" {plan.schedule}{f'×{plan.num_chunks}' if plan.num_chunks > 1 else ''}" if plan.pp > 1 else ""
+    return f"{plan.tp}·{plan.pp}·{plan.dp} {plan.microbatch_size}{schedule}"
+
+
 def microbatch_words(answer: Estimate) -> str:
     """Micro-batches of a step, and sequences in each."""
     count = answer.num_microbatches

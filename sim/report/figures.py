@@ -137,27 +137,23 @@ def place_labels(
     colours: Sequence[Any] = (),
     size: float = 7.5,
     reach: int = 1,
-    points: Any = (),
-    lines: Any = (),
     **options: Any,
 ) -> None:
-    """Write each label beside its point; one for which there is no room is left out.
+    """Write each label beside its point, over none of them and no line; one for which there is no room is left out.
 
     panel : With its limits and scales set.
     labels : The first have the first choice.
     colours : Of each label; black without.
     size : Of the letters. [points]
     reach : How many times as far away a label may stand, with a line to its point, where it has no room beside it.
-    points : More of them that no label may cover.
-    lines : (across, up) of lines that none may cover either.
     **options : Of `annotate`.
     """
     from matplotlib.text import Text
 
     panel.figure.draw_without_rendering()  # only then is known where anything stands
-    own = [label[:2] for label in labels]
-    there = panel.transData.transform(np.array([*own, *points], dtype=float).reshape(-1, 2))
-    there = np.concatenate([there, *(_along(panel.transData.transform(np.column_stack(line))) for line in lines)])
+    own = panel.transData.transform(np.array([label[:2] for label in labels], dtype=float).reshape(-1, 2))
+    drawn = (line for line in panel.lines if line.get_linestyle() != "None" and line.get_transform() == panel.transData)
+    there = np.concatenate([own, *(_along(panel.transData.transform(line.get_xydata())) for line in drawn)])
     legend = panel.get_legend()
     taken: list[Any] = [legend.get_window_extent()] if legend else []
     frame = panel.get_window_extent()

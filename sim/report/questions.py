@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sim.estimate import Estimate
 from sim.foreign.exporters import FRAMEWORKS
-from sim.report.facts import headline, plan_words, question_words, tokens_words
+from sim.report.facts import headline, plan_words, question_words, short_plan, tokens_words
 from sim.report.terminal import assumptions, indented, sentence, title
 from sim.report.text import sure_and_limit
 from sim.scaling.finetuning import CHUNKED, FineTuning, Unfit
@@ -206,10 +206,8 @@ def _cost(offer: Planned) -> str:
 def _plan(offer: Planned) -> str:
     """A plan in a few words, with what it does to fit."""
     plan = offer.answer.scenario.plan
-    chunks = f"×{plan.num_chunks}" if plan.num_chunks > 1 else ""
     parts = {
-        f"{plan.tp}·{plan.pp}·{plan.dp} {plan.microbatch_size}": True,
-        f"{plan.schedule}{chunks}": plan.pp > 1,
+        short_plan(plan): True,
         f"cp {plan.cp}": plan.cp > 1,
         f"ep {plan.ep}": plan.ep > 1,
         f"ZeRO {plan.zero_stage}": True,

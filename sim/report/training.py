@@ -11,12 +11,13 @@ from rich.text import Text
 
 from sim.canvas import new_figure
 from sim.reliability.storing import LoadBy
+from sim.report.facts import short_plan
 from sim.report.figures import label_panel, open_panels, place_labels, place_title, plain_axis, tick
 from sim.report.terminal import assumptions, indented, title
 from sim.report.text import heading, remarks
 from sim.scaling.run import Training, TrainingRun
 from sim.scaling.training_time import Frontier, FrontierPoint
-from sim.specs import ParallelPlan, Scenario
+from sim.specs import Scenario
 from sim.table import facts_table, rows_table
 from sim.units import show, show_count, show_short, show_time, significant
 
@@ -121,13 +122,7 @@ def _frontier_row(point: FrontierPoint) -> tuple[str, ...]:
     energy = "–" if run.energy_j is None else significant(run.energy_j / JOULES_PER_GWH)
     sizes = (f"{run.num_gpus:,}", show_short(point.batch_tokens), show_short(run.tokens))
     costs = (significant(run.days), significant(run.cost / 1e6), energy, f"{point.answer.mfu:.0%}")
-    return (*sizes, *costs, f"{cause} {share:.0%}", plan_words(point.answer.scenario.plan))
-
-
-def plan_words(plan: ParallelPlan) -> str:
-    """A plan in a few characters: 8·16·24 1 1f1b."""
-    chunks = f"×{plan.num_chunks}" if plan.num_chunks > 1 else ""
-    return f"{plan.tp}·{plan.pp}·{plan.dp} {plan.microbatch_size} {plan.schedule}{chunks}"
+    return (*sizes, *costs, f"{cause} {share:.0%}", short_plan(point.answer.scenario.plan))
 
 
 def _sentence(point: FrontierPoint) -> str:
@@ -160,8 +155,7 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
     gpus, days, cost = np.array([(run.num_gpus, run.days, run.cost) for run in runs], dtype=float).T
     low, high = np.array([point.days_interval for point in points]).T
     left.fill_between(gpus, low, high, color="#0072B2", alpha=0.12, lw=0, label="90 %")
-    ideal = days[0] * gpus[0] / gpus
-    left.plot(gpus, ideal, color="0.6", lw=1, ls=":", label="as good as the smallest")
+    left.plot(gpus, days[0] * gpus[0] / gpus, color="0.6", lw=1, ls=":", label="as good as the smallest")
     for panel, across, up in ((left, gpus, days), (right, days, cost)):
         panel.plot(across, up, color="0.6", lw=1.2, zorder=1)
         for limit, colour in LIMIT_COLOURS.items():
@@ -189,8 +183,7 @@ def frontier_figure(scenario: Scenario, frontier: Frontier) -> Any:
             at, run = points.index(point), point.run
             beside = f"{significant(run.days)} days" if panel is left else f"{run.num_gpus:,} GPUs"
             labels.append((across[at], up[at], f"{name}\n{beside}"))
-        bounds = [(gpus, low), (gpus, high), (gpus, ideal)] if panel is left else []
-        place_labels(panel, labels, reach=14, points=zip(across, up, strict=True), lines=[(across, up), *bounds])
+        place_labels(panel, labels, reach=14)
     goal = frontier.goal
     sizes = f"{show_count(goal.params)} parameters, {show_count(goal.min_tokens)} tokens"
     place_title(figure, f"{scenario.name}: {sizes}, critical batch {show_short(goal.critical_batch)}", size=12)
