@@ -25,7 +25,6 @@ from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity as cost_of_values
 from sim.search.sweep import sweep
 from sim.specs import Scenario, load_scenario
-from sim.specs.yaml12 import parse_yaml
 from sim.units import parse_whole
 
 if TYPE_CHECKING:
@@ -141,9 +140,13 @@ def search(
     scenario : A scenario in YAML; its plan, if any, says how many GPUs.
     """
     questions.check(kept, space.keywords.get("objective", "step_time"))
-    own, named = _read_fields(questions.why)
-    check_fields(named, any_of_plan=own)
+    why = [each for words in questions.why for each in words.split()]
+    own = OWN in why
     given, fixed, size = _load(scenario, overrides, profile, own)
+    if questions.why and not why:
+        raise SpecError(f"--why names no field; write --why plan.tp=4, or --why {OWN} for the scenario's own plan")
+    _, named = as_fixed(given, [each for each in why if each != OWN])
+    check_fields(named, any_of_plan=own)
     if kept.export_to is not None:
         check_beside_plan(given, kept.export_to)
     options = {**space.keywords, "fixed": fixed, "export_to": kept.export_to}
@@ -158,25 +161,6 @@ def search(
     answers = _answers(result, ranked, own, named, questions)
     best, view = result.best[0].scenario, partial(answers.view, verbose=verbose)
     return kept.answer(answers.to_dict, view, best, ranked, figure=answers.figure)
-
-
-def _read_fields(words: Sequence[str]) -> tuple[bool, dict[str, Any]]:
-    """(whether the scenario's own plan is meant, the plan's fields) that --why names."""
-    own, named = False, {}
-    for field in (each for text in words for each in text.split()):
-        if field == OWN:
-            own = True
-            continue
-        path, equals, value = field.partition("=")
-        if not equals or not value:
-            raise SpecError(f"--why {field!r} must look like plan.tp=4, or be {OWN} for the scenario's own plan")
-        name = path.removeprefix("plan.")
-        if name in named:
-            raise SpecError(f"--why names {path!r} twice; keep one")
-        named[name] = parse_yaml(value, f"--why {field!r}")
-    if words and not named and not own:
-        raise SpecError(f"--why names no field; write --why plan.tp=4, or --why {OWN} for the scenario's own plan")
-    return own, named
 
 
 def _load(
