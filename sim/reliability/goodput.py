@@ -5,8 +5,7 @@ and no spare node is left it waits for a repair first. `goodput` is exact for th
 by failure (`tests/reliability/played.py`).
 
 .. [1] Grattafiori et al. 2024, "The Llama 3 herd of models", arXiv:2407.21783, section 3.3.4 and table 5.
-.. [2] Young 1974, "A first order approximation to the optimum checkpoint interval", doi:10.1145/361147.361115.
-.. [3] Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+.. [2] Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps",
    doi:10.1016/j.future.2004.11.016.
 """
 
@@ -18,9 +17,6 @@ import numpy as np
 
 from sim.errors import SpecError, require_not_negative, require_positive
 from sim.work.operations import Number
-
-CHECKPOINT_BYTES_PER_PARAM = 14.0
-"""16-bit weights, 32-bit master weights and two moments: 2 + 4 + 4 + 4. Megatron-LM's trillion took 13.7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +42,15 @@ class Checkpoints:
             )
 
 
-def checkpoint_bytes(params: Number, bytes_per_param: Number = CHECKPOINT_BYTES_PER_PARAM) -> Number:
-    """Size of a checkpoint: weights and optimizer state.  [bytes]"""
-    require_positive(params=params, bytes_per_param=bytes_per_param)
-    return np.asarray(params, dtype=float) * bytes_per_param
-
-
-def young_interval(write_s: Number, mtbf_s: Number) -> Number:
-    """Interval of least waste to first order: sqrt(2 write mtbf) [2]_.  [s]"""
-    require_positive(write_s=write_s, mtbf_s=mtbf_s)
-    return np.sqrt(2.0 * np.asarray(write_s, dtype=float) * mtbf_s)
-
-
 def daly_interval(write_s: Number, mtbf_s: Number) -> Number:
-    """Interval of least waste to higher order; the time between failures where a write takes twice that [3]_.  [s]"""
-    first = young_interval(write_s, mtbf_s)
+    """Interval of least waste to higher order; the time between failures where a write takes twice that [2]_.  [s]
+
+    Its first factor is Young's, sqrt(2 write mtbf).
+    """
+    require_positive(write_s=write_s, mtbf_s=mtbf_s)
     write_s, mtbf_s = np.asarray(write_s, dtype=float), np.asarray(mtbf_s, dtype=float)
     share = write_s / (2.0 * mtbf_s)
-    higher = first * (1.0 + np.sqrt(share) / 3.0 + share / 9.0) - write_s
+    higher = np.sqrt(2.0 * write_s * mtbf_s) * (1.0 + np.sqrt(share) / 3.0 + share / 9.0) - write_s
     return np.where(write_s < 2.0 * mtbf_s, higher, mtbf_s)
 
 
@@ -83,7 +70,7 @@ def best_interval(write_s: Number, mtbf_s: Number) -> Number:
 
 
 def slowdown(interval_s: Number, write_s: Number, mtbf_s: Number, restart_s: Number = 0.0) -> Number:
-    """Wall-clock over useful time, exactly: M e^(R/M) (e^((tau + delta)/M) − 1)/tau [3]_.
+    """Wall-clock over useful time, exactly: M e^(R/M) (e^((tau + delta)/M) − 1)/tau [2]_.
 
     Failures may strike during checkpoints and restarts too. Writing in the background for `drain_s` works like as much
     more restart: a failure before the write has ended, of chance 1 − e^(−drain/M), loses one interval more (own

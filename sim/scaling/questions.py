@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, count, dropwhile, product, takewhile
+from itertools import chain, count, dropwhile, takewhile
 from math import log
 from typing import Any, ClassVar
 
@@ -18,7 +18,6 @@ from sim.search import SearchResult, search
 from sim.search.assumed import memory_of, proof_of
 from sim.search.candidate import facts_of
 from sim.search.infeasible import nothing_fits
-from sim.search.plans.layouts import pipeline_degrees, tensor_degrees
 from sim.search.plans.space import Progress, as_fixed
 from sim.search.room import DEFAULT as ROOM
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario
@@ -31,12 +30,8 @@ from sim.work.sums import total_params
 
 LONGEST = 8192
 """Tokens a sequence where nothing is said: most of Llama 3's pre-training (arXiv:2407.21783, section 3.4.1)."""
-CLUSTER = "superpod-h100"
-"""The machine where nobody names one."""
 DOUBLINGS = 6
 """Doublings of the GPUs up to which others are tried where no plan fits."""
-FEW_WAYS = 8
-"""GPUs over which a number of GPUs ought to let a model be split; one that does not may be why no plan fits."""
 TOKENS = 1e12
 """Tokens of a run where machines are compared and nobody says how many."""
 
@@ -278,7 +273,7 @@ class Question:
             require_fit=False,
         )
         if not result.best:
-            raise NothingFits(_nothing_fits(result, gpus, "offload" in self.room))
+            raise NothingFits(_nothing_fits(result))
         best = result.best[0]
         run = None if scenario.training.tokens is None else train(best.scenario, terms=self.terms)
         return Planned(machine, result, best.answer if run is None else run.answer, run)
@@ -337,26 +332,16 @@ class NothingFits(InfeasiblePlan):
     """Memory rules all plans out."""
 
 
-def _nothing_fits(result: SearchResult, gpus: int, offload: bool) -> str:
-    """What the leanest plan lacks, and how the number of GPUs forces it where it can hardly be divided."""
-    leanest, scenario = result.select({}, 1).leanest, result.space.scenario
+def _nothing_fits(result: SearchResult) -> str:
+    """What the leanest plan lacks."""
+    leanest = result.select({}, 1).leanest
     if leanest is None:  # no plan has what is fixed
         raise InfeasiblePlan(nothing_fits(result))
-    plan, parts = result.scenario_at(leanest).plan, estimate(result.scenario_at(leanest)).largest.to_dict()
-    needed = parts.pop("total")
-    most = max(parts, key=lambda name: parts[name])
+    answer = estimate(result.scenario_at(leanest))
+    plan, (most, nbytes) = answer.scenario.plan, answer.largest_part
     words = "optimizer states" if most == "optimizer" else most
-    model, forced = scenario.model, ""
-    shapes = product(tensor_degrees(scenario), pipeline_degrees(scenario))
-    split = max(tp * pp for tp, pp in shapes if gpus % (tp * pp) == 0)
-    if split < min(gpus, FEW_WAYS):
-        forced = (
-            f"{gpus:,} GPUs allow a model to be split over at most {split} of them. For tp must divide the "
-            f"{model.num_heads} heads, pp the {model.num_layers} layers, and tp · pp the {gpus:,} GPUs. So "
-        )
     return (
-        f"{forced}no plan fits in {show(result.memory_limit_bytes, 'B')} of one {scenario.cluster.gpu.name}: with ZeRO "
+        f"no plan fits in {show(result.memory_limit_bytes, 'B')} of one {answer.scenario.cluster.gpu.name}: with ZeRO "
         f"{plan.zero_stage}, recompute {plan.recompute} and a micro-batch of {plan.microbatch_size} it still needs "
-        f"{show(needed, 'B')} ({words} {show(parts[most], 'B')})"
-        f"{', and states in host memory do not make room enough' if offload else ''}"
+        f"{show(answer.largest.total, 'B')} ({words} {show(nbytes, 'B')})"
     )

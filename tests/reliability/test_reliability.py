@@ -17,13 +17,11 @@ from sim.reliability.goodput import (
     Failures,
     Goodput,
     best_interval,
-    checkpoint_bytes,
     daly_interval,
     goodput,
     job_mtbf,
     slowdown,
     waiting_share,
-    young_interval,
 )
 
 SHARES = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
@@ -43,21 +41,20 @@ def test_llama3s_failures():
 
 
 def test_llama3s_goodput_is_above_90_percent():
-    written = float(checkpoint_bytes(405e9)) / 2e12
+    written = 405e9 * 14 / 2e12  # 14 bytes a parameter
     interval = float(best_interval(written, job_mtbf(16_384)))
     assert goodput(16_384, Checkpoints(interval, written)).useful > 0.9
 
 
 @pytest.mark.parametrize(
-    ("write", "restart", "exact", "daly", "young", "useful"),
-    [(60, 300, 1116.30, 1116.29, 1155.9, 0.8758), (300, 600, 2388.8, 2388.6, 2584.8, 0.7443)],
+    ("write", "restart", "exact", "daly", "useful"),
+    [(60, 300, 1116.30, 1116.29, 0.8758), (300, 600, 2388.8, 2388.6, 0.7443)],
 )
-def test_worked_optima(write, restart, exact, daly, young, useful):
+def test_worked_optima(write, restart, exact, daly, useful):
     mtbf = 11_135.0
     interval = best_interval(write, mtbf)
     assert interval == pytest.approx(exact, rel=3e-5)
     assert daly_interval(write, mtbf) == pytest.approx(daly, rel=3e-5)
-    assert young_interval(write, mtbf) == pytest.approx(young, rel=5e-5)
     assert 1 / slowdown(interval, write, mtbf, restart) == pytest.approx(useful, abs=5e-5)
 
 
@@ -68,10 +65,9 @@ def test_no_other_interval_is_better(share, mtbf, factor):
 
 
 @given(st.floats(1e-15, 1e-3), st.floats(1e3, 1e6))
-def test_young_and_daly_tend_to_the_exact_interval(share, mtbf):
+def test_dalys_interval_tends_to_the_exact_one(share, mtbf):
     exact = best_interval(share * mtbf, mtbf)
     assert daly_interval(share * mtbf, mtbf) == pytest.approx(exact, rel=1e-4)
-    assert young_interval(share * mtbf, mtbf) == pytest.approx(exact, rel=0.03)
 
 
 @settings(max_examples=6, derandomize=True)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rows import called, refusals, rows
 
 from sim.errors import SpecError
-from sim.reliability.goodput import Checkpoints, Failures, goodput
 from sim.reliability.state import evenly, state_of
 from sim.reliability.storing import STAGING_S, Storage, even_storing, storing_of
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
@@ -168,25 +167,6 @@ def test_faster_storage_is_never_longer(file_system, cards, factor, gpus):
 
     for better in ((factor, 1.0), (1.0, factor), (factor, factor)):
         assert all(np.array(written(*better)) <= np.array(written(1.0, 1.0)) * (1 + 1e-12))
-
-
-@given(
-    write=st.floats(1.0, 1e4), share=st.floats(1e-3, 1.0), interval=st.floats(1.0, 1e5),
-    mtbf=st.floats(3, 7).map(lambda power: 10.0**power),
-)  # fmt: skip
-def test_in_the_background_is_no_slower_at_the_same_interval(write, share, interval, mtbf):
-    """While a write loses less than the pauses it saves: a failure during it costs the interval before it too.
-
-    So wherever (1 - share) write, saved at every interval, is more than (interval + pause) write / mtbf, lost to
-    failures while a checkpoint drains: interval + pause < (1 - share) mtbf to first order, here with a half to spare.
-    """
-    pause, gpus = share * write, 1024
-    interval = max(interval, write - pause)
-    failures = Failures(gpu_mtbf_s=mtbf * gpus)
-    waits = goodput(gpus, Checkpoints(interval, write), failures).useful
-    drains = goodput(gpus, Checkpoints(interval, pause, write), failures).useful
-    if interval + write < 0.5 * (1 - share) * mtbf:
-        assert drains >= waits
 
 
 def test_units_of_storage_grow_with_the_nodes():

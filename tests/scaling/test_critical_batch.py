@@ -59,13 +59,6 @@ def test_definitions_are_made_comparable():
         mccandlish_batch("deepseek-2024-best", flop=1e23)
 
 
-@pytest.mark.parametrize(("ratio", "steps", "data"), [(0.25, 5, 1.25), (1, 2, 2), (4, 1.25, 5)])
-def test_trade_off(ratio, steps, data):
-    critical, least = 1e6, 1e12
-    assert steps_needed(least, ratio * critical, critical) / (least / critical) == pytest.approx(steps)
-    assert tokens_needed(least, ratio * critical, critical) / least == pytest.approx(data)
-
-
 @given(sizes, sizes, st.floats(10, 13).map(lambda power: 10**power))
 def test_the_hyperbola(batch, critical, least):
     steps, data = steps_needed(least, batch, critical), tokens_needed(least, batch, critical)

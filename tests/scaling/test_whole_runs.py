@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rows import refusals
 from typed import answered
 
@@ -109,14 +107,6 @@ def test_a_mixture_of_experts_is_held_against_laws_by_its_active_parameters():
     assert goal.notes[-1].endswith("taken at the 22.2B active parameters")
     dense = load_scenario(LLAMA).model
     assert goal_of_model(dense, loss=2.0) == goal_of(float(total_params(dense)), loss=2.0)
-
-
-@given(st.floats(1e3, 1e9), st.floats(1e3, 1e9))
-def test_larger_batches_take_fewer_steps_and_more_data(one, other):
-    goal = goal_of(1e9, tokens=2e10, critical_batch=1e6)
-    small, large = sorted((one, other))
-    assert goal.steps(small) >= goal.steps(large) > goal.least_steps
-    assert goal.min_tokens < goal.tokens(small) <= goal.tokens(large)
 
 
 test_goals_that_cannot_be = refusals(SpecError, lambda asked: goal_of(1e9, **asked), [
