@@ -91,19 +91,6 @@ def test_with_what_is_on_the_way_covered_the_play_keeps_what_the_plan_promises(p
         assert played.busy[first : first + plan.replicas[slowest]] == pytest.approx(1.0, rel=1e-6)
 
 
-@settings(max_examples=13, deadline=None)
-@given(profiles(5), st.data())
-def test_so_it_does_with_noam_where_workers_divide_each_other_and_sends_take_no_time(profile, data):
-    replicas = [1]
-    while len(replicas) < len(profile):
-        replicas.insert(0, replicas[0] * data.draw(st.sampled_from([1, 1, 2, 3])))
-    level = Level(sum(replicas), 1e12)
-    plan = price_plan(profile, level, range(1, len(profile) + 1), replicas)
-    assert covering(plan)[:1] >= noam(replicas)[:1]
-    if covering(plan) == noam(replicas):
-        assert play_plan(plan).period_s == pytest.approx(plan.period_s, rel=1e-6)
-
-
 def test_noam_may_be_one_too_few():
     """1-2-1: the middle stage's workers hold all four that the first lets in, and wait for the next in turn."""
     layers = [("a", 1, 1), ("b", 1, 2), ("c", 1, 1)]

@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rows import called, refusals, rows
 
 from sim.errors import SpecError
-from sim.reliability.state import evenly, state_of
+from sim.reliability.state import state_of
 from sim.reliability.storing import STAGING_S, Storage, even_storing, storing_of
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
@@ -152,21 +149,6 @@ def test_reading_once_and_handing_on_pays_from_some_number_of_replicas_on():
     for dp, everyone, one, share in zip(copies, *fast.values(), strict=True):
         assert share <= one * (1 + 1e-9), dp
         assert storing_of(question(plan={"tp": 8, "dp": dp}, cluster=slow)).load.seconds == min(everyone, one, share)
-
-
-rates = st.floats(9, 13).map(lambda power: 10.0**power)
-
-
-@settings(deadline=None, max_examples=20)
-@given(rates, rates, st.floats(1.0, 30.0), st.integers(1, 4096))
-def test_faster_storage_is_never_longer(file_system, cards, factor, gpus):
-    def written(times_system, times_cards):
-        spread = evenly(1e13, gpus, 8)
-        storage = Storage(file_system, file_system * times_system, cards, cards * times_cards)
-        return float(storage.write_s(spread.total, spread.node)), float(storage.read_s(spread.total, spread.node))
-
-    for better in ((factor, 1.0), (1.0, factor), (factor, factor)):
-        assert all(np.array(written(*better)) <= np.array(written(1.0, 1.0)) * (1 + 1e-12))
 
 
 def test_units_of_storage_grow_with_the_nodes():

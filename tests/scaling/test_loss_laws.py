@@ -109,15 +109,6 @@ def test_a_loss_asked_back_gives_the_budget(name, flop):
     assert again.flop == pytest.approx(flop, rel=1e-5)
 
 
-@given(st.sampled_from(sorted(LAWS)), budgets)
-def test_more_compute_means_more_of_both_and_less_loss(name, flop):
-    law = get_law(name)
-    less, more = compute_optimal(flop, law), compute_optimal(3 * flop, law)
-    assert more.params > less.params
-    assert more.tokens > less.tokens
-    assert np.isnan(less.loss) or more.loss < less.loss
-
-
 def test_an_interval_is_the_exponents_about_the_middle_of_the_runs():
     law = get_law("chinchilla-2")
     arm = 1e26 / np.sqrt(law.fitted_flop[0] * law.fitted_flop[1])
