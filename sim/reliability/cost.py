@@ -1,4 +1,4 @@
-"""Energy and money of a training run."""
+"""What a GPU-hour costs, in which currency."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from sim.errors import SpecError, require_positive
 from sim.specs.machines import price_list
 from sim.specs.presets import load_preset
-from sim.work.operations import Number
 
 SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
 _PRICE = re.compile(r"(?P<before>[$€£¥])?\s*(?P<amount>[0-9]+(\.[0-9]*)?|\.[0-9]+)\s*(?P<after>[$€£¥]|[A-Za-z]{3})?")
@@ -55,22 +52,3 @@ def listed_price(gpu: str) -> Price:
         if load_preset("gpus", preset)["name"] == gpu:
             return Price(row["price"], source=f"{row['cloud']}'s list price of {row['date']}, {row['page']}")
     return Price(UNLISTED, source=f"an assumption, as no list price of {gpu} is known; give yours by --price")
-
-
-LARGEST_PUE = 10.0
-"""Beyond it a PUE is a slip of the pen."""
-
-
-def energy(hours: Number, gpu_power_w: Number, pue: Number = 1.0) -> Number:
-    """Energy of so many GPU-hours.  [J]
-
-    hours : GPU-hours. [h]
-    gpu_power_w : of one GPU with its share of the node (`NodeSpec.power_per_gpu_w`). [W]
-    pue : power usage effectiveness: the building's power over the machines'.
-    """
-    require_positive(hours=hours, gpu_power_w=gpu_power_w)
-    if not (np.asarray(pue) >= 1).all():
-        raise SpecError(f"pue = {float(np.min(pue)):g} is below 1, as if power came from nowhere")
-    if not (np.asarray(pue) <= LARGEST_PUE).all():
-        raise SpecError(f"pue = {float(np.max(pue)):g} is above {LARGEST_PUE:g}; buildings are at 1.05 to 2.5")
-    return np.asarray(hours, dtype=float) * 3600.0 * gpu_power_w * pue

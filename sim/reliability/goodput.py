@@ -137,15 +137,6 @@ class Goodput:
     restarts: float
     waiting: float
 
-    def wall_time(self, useful_s: float) -> float:
-        """Expected wall-clock time of so much useful work.  [s]"""
-        if self.useful <= 0:
-            raise SpecError(
-                "no work gets done: failures come faster than checkpoints and restarts; take fewer GPUs, faster "
-                "storage or shorter restarts"
-            )
-        return useful_s / self.useful
-
 
 def job_mtbf(num_gpus: Number, gpu_mtbf_s: Number = GPU_MTBF_S) -> Number:
     """Mean time between failures of a job on `num_gpus`.  [s]"""

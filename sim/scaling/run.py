@@ -9,7 +9,7 @@ from typing import Any
 from sim.assumptions import NO_FAILURES
 from sim.errors import SpecError, require_positive
 from sim.estimate import Estimate, estimate
-from sim.reliability.cost import Price, energy, listed_price
+from sim.reliability.cost import Price, listed_price
 from sim.reliability.goodput import Checkpoints, Failures, Goodput, best_interval, goodput, job_mtbf
 from sim.reliability.storing import LOAD_WORDS, DataLoading, Storing, data_loading, require_pause, storing_of
 from sim.scaling.goal import DEFAULT_BATCH_LAW, goal_of_model
@@ -17,6 +17,8 @@ from sim.specs import GpuSpec, NodeSpec, Scenario
 from sim.specs.loading import as_scenario
 from sim.units import show, show_short, show_time
 
+LARGEST_PUE = 10.0
+"""Beyond it a PUE is a slip of the pen."""
 LEAST_USEFUL = 0.01
 """Share of the time below which a run is refused rather than said to take centuries."""
 
@@ -35,6 +37,12 @@ class Terms:
     asynchronous: bool = False
     price: Price | None = None
     pue: float = 1.1
+
+    def __post_init__(self) -> None:
+        if not self.pue >= 1.0:
+            raise SpecError(f"pue = {self.pue:g} is below 1, as if power came from nowhere")
+        if self.pue > LARGEST_PUE:
+            raise SpecError(f"pue = {self.pue:g} is above {LARGEST_PUE:g}; buildings are at 1.05 to 2.5")
 
     def priced(self, gpu: GpuSpec) -> Terms:
         """The terms with a price: their own, or the list price of this GPU."""
@@ -131,7 +139,7 @@ def training_run(
     useful = steps * step_time_s
     if shares.useful < LEAST_USEFUL:
         raise SpecError(_no_work(storing, num_gpus, node.name, terms, failures))
-    wall = shares.wall_time(useful)
+    wall = useful / shares.useful
     paid = rented_gpus(num_gpus, node) + (failures.spare_nodes or 0) * node.gpus_per_node
     hours, power = paid * wall / 3600.0, node.power_per_gpu_w
     return TrainingRun(
@@ -146,7 +154,7 @@ def training_run(
         hours,
         hours * price.amount,
         price.currency,
-        None if power is None else float(energy(hours, power, terms.pue)),
+        None if power is None else 3600.0 * hours * power * terms.pue,
         storing,
         failures,
     )

@@ -10,12 +10,10 @@ from played import simulate_goodput
 from rows import called, refusals
 
 from sim.errors import SpecError
-from sim.reliability.cost import energy
 from sim.reliability.goodput import (
     GPU_MTBF_S,
     Checkpoints,
     Failures,
-    Goodput,
     best_interval,
     daly_interval,
     goodput,
@@ -104,13 +102,6 @@ def test_spares_are_erlangs_loss():
     assert found.restarts / (1 - found.waiting) == pytest.approx(1 - math.exp(-600 / float(job_mtbf(16_384))))
 
 
-def test_llama3s_energy():
-    joules = energy(30.84e6, 700)
-    assert joules / 3.6e12 == pytest.approx(21.6, abs=0.05)  # GWh
-    assert pytest.approx(4.44e25, rel=1e-3) == 30.84e6 * 3600 * 400e12
-    assert energy(30.84e6, 700, pue=1.1) == pytest.approx(1.1 * joules)
-
-
 test_the_impossible_is_refused = refusals(SpecError, called, [
     (lambda: goodput(0, Checkpoints(100, 1)), "num_gpus = 0"),
     (lambda: Checkpoints(0, 1), "interval_s = 0"),
@@ -121,8 +112,5 @@ test_the_impossible_is_refused = refusals(SpecError, called, [
     (lambda: Failures(load_s=-1.0), "load_s = -1"),
     (lambda: Failures(spare_nodes=-1), "spare_nodes = -1"),
     (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
-    (lambda: energy(1.0, 700, pue=0.9), "pue = 0.9 is below 1"),
-    (lambda: energy(1.0, 700, pue=math.inf), "pue = inf is above 10"),
-    (lambda: Goodput(0.0, 0, 1, 0, 0).wall_time(1.0), "no work gets done"),
     (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
 ])  # fmt: skip

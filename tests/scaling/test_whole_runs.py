@@ -119,6 +119,11 @@ test_goals_that_cannot_be = refusals(SpecError, lambda asked: goal_of(1e9, **ask
 ])  # fmt: skip
 
 
+test_buildings_that_cannot_be = refusals(SpecError, lambda pue: Terms(pue=pue), [
+    (0.9, "pue = 0.9 is below 1"), (float("inf"), "pue = inf is above 10"),
+])  # fmt: skip
+
+
 def test_a_given_time_leaves_the_tokens_open():
     found = train(GPT3, within_s=28 * 86400.0)
     assert train(GPT3, tokens=found.run.tokens).run.wall_s == pytest.approx(28 * 86400.0)
