@@ -7,7 +7,7 @@ with the longest of all, and the average alone decides throughput only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, hypot, log, sqrt
+from math import hypot, log, sqrt
 
 import numpy as np
 
@@ -89,6 +89,9 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
     SpecError
         A mean that is not below the longest.
     """
+    from scipy.optimize import brentq
+    from scipy.special import erfc
+
     longest = LONGEST * mean if longest is None else longest
     require_positive(mean_response=mean, longest_response=longest)
     require_not_negative(spread=spread)
@@ -97,19 +100,15 @@ def lognormal_lengths(mean: float, longest: float | None = None, spread: float =
             f"responses of {mean:,.0f} tokens on average, but none longer than {longest:,.0f}: the mean must be below "
             f"the longest. Raise the longest to {2 * mean:,.0f}, or give a spread of 0 and a longest of {mean:,.0f}"
         )
-    middles = (np.arange(CELLS) + 0.5) * longest / CELLS
     if spread < NARROW:
         return Lengths(mean, np.ones(CELLS))
-    sigma = sqrt(2.0 * log(hypot(1.0, spread)))
+    logs, sigma = np.log((np.arange(CELLS) + 0.5) * longest / CELLS), sqrt(2.0 * log(hypot(1.0, spread)))
 
     def survival(centre: float) -> Floats:
-        return np.array([0.5 - 0.5 * erf((log(each) - centre) / (sigma * sqrt(2.0))) for each in middles])
+        return np.asarray(0.5 * erfc((logs - centre) / (sigma * sqrt(2.0))))
 
     low, high = log(mean) - 10.0 * sigma - 10.0, log(longest) + 10.0 * sigma
-    for _ in range(60):
-        centre = 0.5 * (low + high)
-        low, high = (centre, high) if survival(centre).mean() * longest < mean else (low, centre)
-    return Lengths(longest, survival(0.5 * (low + high)))
+    return Lengths(longest, survival(brentq(lambda centre: survival(centre).mean() * longest / mean - 1.0, low, high)))
 
 
 @dataclass(frozen=True, slots=True)

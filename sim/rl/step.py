@@ -97,7 +97,7 @@ class RlStep:
             return {"rollouts": self.period.rollout_s, **parts, **given}
         parts["weight sync"] = self.sync_s
         parts["waits for rollouts"] = max(self.step_time_s - self.work.seconds - self.sync_s, 0.0)
-        return {name: seconds for name, seconds in parts.items() if seconds}
+        return {name: seconds for name, seconds in parts.items() if seconds > 1e-9 * self.step_time_s}
 
     @property
     def rollout_parts(self) -> dict[str, float]:

@@ -346,17 +346,17 @@ def repeated_data_loss(params: Number, tokens: Number, unique_tokens: Number) ->
 
 
 def compute_optimal_repeated(flop: float, unique_tokens: float) -> Optimum:
-    """The model and the tokens, repeated where needed, that lose least for `flop` when data is limited.
+    """The model and the tokens, repeated where needed, that lose least for `flop` when data is limited."""
+    from scipy.optimize import minimize_scalar
 
-    Found on a grid of model sizes refined around the best, as the loss has no closed optimum.
-    """
     require_positive(flop=flop, unique_tokens=unique_tokens)
-    centre = float(MUENNIGHOFF.allocation(flop))
-    low, high = centre * 1e-4, centre * 1e2
-    for _ in range(4):
-        params = np.geomspace(low, high, 801)
-        tokens = flop / (FLOP_PER_PARAM_TOKEN * params)
-        loss = repeated_data_loss(params, tokens, unique_tokens)
-        best = int(np.argmin(loss))
-        low, high = params[max(best - 1, 0)], params[min(best + 1, len(params) - 1)]
-    return Optimum("muennighoff-2023", flop, float(params[best]), float(tokens[best]), float(loss[best]), None, None)
+
+    def loss(log_params: float) -> float:
+        params = float(np.exp(log_params))
+        return float(repeated_data_loss(params, flop / (FLOP_PER_PARAM_TOKEN * params), unique_tokens))
+
+    centre = float(np.log(MUENNIGHOFF.allocation(flop)))  # of as much data as one likes
+    found = minimize_scalar(loss, bounds=(centre - 9.0, centre + 5.0), method="bounded", options={"xatol": 1e-9})
+    params = float(np.exp(found.x))
+    tokens = flop / (FLOP_PER_PARAM_TOKEN * params)
+    return Optimum("muennighoff-2023", flop, params, tokens, float(found.fun), None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -182,15 +183,12 @@ def unknown_energy(node: NodeSpec) -> str:
 def _no_work(storing: Storing, num_gpus: int, node: str, terms: Terms, failures: Failures) -> str:
     """Said of a run whose failures leave no time, with the most GPUs that work half of it."""
 
-    def useful(count: int) -> float:
-        return goodput(count, best_checkpoints(storing, count, node, terms), failures).useful
+    def idle(count: int) -> bool:
+        return goodput(count, best_checkpoints(storing, count, node, terms), failures).useful < 0.5
 
-    low, high = 0, num_gpus
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if useful(middle) >= 0.5 else (low, middle)
-    gpus = f"{low:,} GPU" + ("s work" if low > 1 else " works")
-    nearest = f"{gpus} half of the time" if low else "not even one GPU works half of the time"
+    most = bisect_left(range(1, num_gpus), True, key=idle)
+    gpus = f"{most:,} GPU" + ("s work" if most > 1 else " works")
+    nearest = f"{gpus} half of the time" if most else "not even one GPU works half of the time"
     return (
         f"hardly any work gets done on {num_gpus:,} GPUs: failures come faster than checkpoints, every "
         f"{show_time(float(job_mtbf(num_gpus, failures.gpu_mtbf_s)))}, where a checkpoint takes "
