@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def rl(
         assert rollout_gpus is not None
         step = split_step(scenario, samples, rollout_gpus, recipe, inference)
     if not colocated:
-        depths = tuple(step.at_depth(each) for each in sorted({*DEPTHS, recipe.depth}))
+        depths = tuple(replace(step, depth=each) for each in sorted({*DEPTHS, recipe.depth}))
         shared = same_gpus_colocated(step, inference)
     found = {
         **step.to_dict(),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError, require_positive
@@ -31,14 +31,12 @@ MEASURED = (0.82, 1.6)
 (`flopcast_validation.rl_runs`)."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class RlStep:
     """One step of the loop, and what it consists of.
 
     depth : weight versions by which samples may be behind.
     colocated : rollouts and training take turns on the same GPUs.
-    sync_s : handing weights over. [s]
-    switch_s : copies to the host and back, of GPUs that change sides. [s]
     """
 
     scenario: Scenario
@@ -46,10 +44,23 @@ class RlStep:
     pool: RolloutPool
     work: TrainerWork
     depth: float
-    period: Period
-    sync_s: float
-    switch_s: float = 0.0
     colocated: bool = False
+
+    @cached_property
+    def sync_s(self) -> float:
+        """Time to hand weights over. [s]"""
+        return (reshard_time if self.colocated else sync_time)(self.scenario, self.pool)
+
+    @cached_property
+    def switch_s(self) -> float:
+        """Time of copies to the host and back, of GPUs that change sides. [s]"""
+        return switch_time(self.scenario, self.work.answer) if self.colocated else 0.0
+
+    @cached_property
+    def period(self) -> Period:
+        """From one version of the weights to the next."""
+        handed_over, work = self.sync_s + self.switch_s, self.work
+        return period_of(self.pool, self.samples, work.seconds, handed_over, work.recipe.reward_s, self.depth)
 
     def __repr__(self) -> str:
         """One line: the fields hold whole estimates."""
@@ -118,12 +129,6 @@ class RlStep:
         parts = {"writing": full, "weight sync": self.sync_s, "tail": rest - waits, "waits for training": waits}
         return {name: seconds for name, seconds in parts.items() if seconds > 1e-9 * self.step_time_s}
 
-    def at_depth(self, depth: float) -> RlStep:
-        """Return the step of these pools at another depth."""
-        work = self.work
-        period = period_of(self.pool, self.samples, work.seconds, self.sync_s, work.recipe.reward_s, depth)
-        return replace(self, depth=depth, period=period)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON; the keys are in docs/reinforcement-learning.md."""
         pool, samples = self.pool, self.samples
@@ -180,13 +185,6 @@ DEPTHS = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Depths that are compared."""
 
 
-def _best(steps: Iterable[RlStep]) -> RlStep:
-    """The fastest; of those within a hundredth of it the one whose rollouts are."""
-    found = list(steps)
-    least = min(step.step_time_s for step in found)
-    return min((step for step in found if step.step_time_s <= 1.01 * least), key=lambda step: step.period.rollout_s)
-
-
 def split_step(
     scenario: Scenario,
     samples: Samples,
@@ -201,18 +199,10 @@ def split_step(
     It has the fastest tensor-parallel degree of rollouts, if `inference` names none.
     """
     require_positive(rollout_gpus=rollout_gpus)
-    recipe, trained = recipe or Recipe(), scenario.plan.num_gpus
+    trained = scenario.plan.num_gpus
     words = f"{rollout_gpus:,} rollout GPUs and {trained:,} of the plan"
     _require_gpus(scenario, words, trained + rollout_gpus, trained)
-    work = trainer_work(scenario, samples, recipe)
-
-    def step(pool: RolloutPool) -> RlStep:
-        sync = sync_time(scenario, pool)
-        period = period_of(pool, samples, work.seconds, sync, recipe.reward_s, recipe.depth)
-        return RlStep(scenario, samples, pool, work, recipe.depth, period, sync)
-
-    pools = pools_with_room(scenario, samples, inference or Inference(), rollout_gpus, colocated=False)
-    return _best(map(step, pools))
+    return _fastest(scenario, samples, rollout_gpus, recipe, inference, colocated=False)
 
 
 def colocated_step(
@@ -222,16 +212,24 @@ def colocated_step(
 
     The training job's weights and optimizer wait in the host's memory while the GPUs write.
     """
+    return _fastest(scenario, samples, scenario.plan.num_gpus, recipe, inference, colocated=True)
+
+
+def _fastest(
+    scenario: Scenario,
+    samples: Samples,
+    rollout_gpus: int,
+    recipe: Recipe | None,
+    inference: Inference | None,
+    colocated: bool,
+) -> RlStep:
+    """The fastest step of all degrees of rollouts; of those within a hundredth of it the one whose rollouts are."""
     work = trainer_work(scenario, samples, recipe or Recipe())
-    switch = switch_time(scenario, work.answer)
-
-    def step(pool: RolloutPool) -> RlStep:
-        sync = reshard_time(scenario, pool)
-        period = period_of(pool, samples, work.seconds, sync + switch, work.recipe.reward_s)
-        return RlStep(scenario, samples, pool, work, 0.0, period, sync, switch, colocated=True)
-
-    gpus, how = scenario.plan.num_gpus, inference or Inference()
-    return _best(map(step, pools_with_room(scenario, samples, how, gpus, colocated=True)))
+    pools = pools_with_room(scenario, samples, inference or Inference(), rollout_gpus, colocated)
+    depth = 0.0 if colocated else work.recipe.depth
+    steps = [RlStep(scenario, samples, pool, work, depth, colocated) for pool in pools]
+    least = min(step.step_time_s for step in steps)
+    return min((step for step in steps if step.step_time_s <= 1.01 * least), key=lambda step: step.period.rollout_s)
 
 
 def same_gpus_colocated(step: RlStep, inference: Inference | None = None) -> RlStep | None:

@@ -33,10 +33,10 @@ def step(qwen, batch):
 
 def test_the_parts_of_both_pools_sum_to_the_step(step):
     for depth in (*DEPTHS, 0.5):
-        other = step.at_depth(depth)
+        other = replace(step, depth=depth)
         assert sum(other.trainer_parts.values()) == pytest.approx(other.step_time_s)
         assert sum(other.rollout_parts.values()) == pytest.approx(other.step_time_s)
-        assert other.step_time_s <= step.at_depth(0).step_time_s
+        assert other.step_time_s <= replace(step, depth=0).step_time_s
 
 
 def test_colocated_is_one_thing_after_another(qwen, batch):
