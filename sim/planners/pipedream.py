@@ -18,9 +18,10 @@ of the level below in place of forward + backward [1]_. The workers are all used
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,52 +58,38 @@ def plan_pipeline(
     """
     levels = tuple(levels)
     _check(profile, levels, memory_bytes)
-    seconds = profile.before("forward_s") + profile.before("backward_s")
-    times = _between(seconds)
+    times = _between(profile.before("forward_s") + profile.before("backward_s"))
     solved: list[_Solved] = []
     for number, level in enumerate(levels):
-        top = number == len(levels) - 1
-        solved.append(_solve(profile, times, level, memory_bytes, top))
+        solved.append(_solve(profile, times, level, memory_bytes, top=number == len(levels) - 1))
         times = solved[-1].best[level.count]
     if not np.isfinite(times[0, -1]):
         assert memory_bytes is not None
         raise InfeasiblePlan(_too_large(profile, levels[0], memory_bytes))
-    segments = _unfold(solved, len(levels) - 1, 0, len(profile))
-    return _priced(profile, levels, segments)
+    return whole_plan(profile, levels, _unfold(profile, levels, solved, 0, len(profile)))
+
+
+def reduction(profile: LayerProfile, level: Level, first: int, last: int, m: int) -> float:
+    """Time that m parts of a level take to reduce the gradients of some layers.  [s]"""
+    gradients = profile.before("gradients_bytes")
+    return ring_share(m) * float(gradients[last] - gradients[first]) / level.bandwidth_bytes_per_s
 
 
 def data_parallel(profile: LayerProfile, levels: Sequence[Level]) -> float:
     """Time per micro-batch if every worker holds all layers.  [s]"""
-    whole = _Segment(0, len(profile), tuple(level.count for level in levels))
-    return _period(profile, tuple(levels), whole)
+    period = profile.seconds
+    for level in levels:
+        period = max(period, reduction(profile, level, 0, len(profile), level.count)) / level.count
+    return period
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Layers, and how often they are replicated on each level from the innermost out.
-
-    outer : layers of the segments around it, from the level above its own out, which reduce together there.
-    cut_level : of the cut behind it, the level on which the next stage lies; and how often the cut's sends go side by
-        side: once a replica of what is around both.
-    """
-
-    first: int
-    last: int
-    replicas: tuple[int, ...]
-    around: tuple[tuple[int, int], ...] = ()
-    cut_level: int = 0
-    side_by_side: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Solved:
+class _Solved(NamedTuple):
     """Solution of one level: best[m][i, j] for layers i..j on m parts, and the last stage's first layer and parts
     (−1: one stage)."""
 
     best: list[FloatArray]
     cut: list[IntArray]
     parts: list[IntArray]
-    count: int
 
 
 def _check(profile: LayerProfile, levels: tuple[Level, ...], memory_bytes: float | None) -> None:
@@ -162,7 +149,7 @@ def _solve(
         best.append(found)
         cut.append(where)
         parts.append(used)
-    return _Solved(best, cut, parts, count)
+    return _Solved(best, cut, parts)
 
 
 def _fitting(profile: LayerProfile, m: int, after: int, memory_bytes: float | None) -> Callable[[int], FloatArray]:
@@ -175,78 +162,61 @@ def _fitting(profile: LayerProfile, m: int, after: int, memory_bytes: float | No
     return lambda own: np.asarray(ceil((after + own) / own) * kept + state <= memory_bytes)
 
 
-def _unfold(solved: Sequence[_Solved], number: int, first: int, last: int) -> list[_Segment]:
-    """The stages of layers on all parts of a level, by the plans that the levels below have of each."""
-    level = solved[number]
-    row, end, m = (0 if len(level.best[1]) == 1 else first), last, level.count
+def _unfold(
+    profile: LayerProfile, levels: Sequence[Level], solved: Sequence[_Solved], first: int, last: int
+) -> list[PlannedStage]:
+    """The stages of layers on all parts of the outermost of some levels, by the plans that those below have of each."""
+    *below, level = levels
+    best, cut, parts = solved[len(below)]
+    row, end, m = (0 if len(best[1]) == 1 else first), last, level.count
     own: list[tuple[int, int, int]] = []
-    while level.cut[m][row, end] >= 0:
-        begin, used = int(level.cut[m][row, end]), int(level.parts[m][row, end])
+    while cut[m][row, end] >= 0:
+        begin, used = int(cut[m][row, end]), int(parts[m][row, end])
         own.append((begin, end, used))
         end, m = begin, m - used
     own.append((first, end, m))
-    segments: list[_Segment] = []
+    stages: list[PlannedStage] = []
     for begin, end, used in reversed(own):
-        if number == 0:
-            segments.append(_Segment(begin, end, (used,), (), number))
+        if not below:
+            stages.append(one_stage(profile, level, begin, end, used))
             continue
-        inner = _unfold(solved, number - 1, begin, end)
-        for at, each in enumerate(inner):
-            is_last = at == len(inner) - 1
-            segments.append(
-                _Segment(
-                    each.first,
-                    each.last,
-                    (*each.replicas, used),
-                    (*each.around, (begin, end)),
-                    number if is_last else each.cut_level,
-                    1 if is_last else each.side_by_side * used,
-                )
+        # What is planned below is replicated as a whole: its sends go side by side, but for the last over this level.
+        reduced, send = reduction(profile, level, begin, end, used), _send_s(profile, level, end)
+        inner = [
+            replace(
+                each,
+                replicas=each.replicas * used,
+                period_s=max(each.period_s, reduced) / used,
+                send_period_s=each.send_period_s / used,
             )
-    return segments
+            for each in _unfold(profile, below, solved, begin, end)
+        ]
+        stages += [*inner[:-1], replace(inner[-1], send_s=send, send_period_s=2.0 * send)]
+    return stages
 
 
-def _period(profile: LayerProfile, levels: tuple[Level, ...], segment: _Segment) -> float:
-    """Time per micro-batch of a stage: its compute, and on each level the reduction of replicated weights.  [s]"""
-    seconds = profile.before("forward_s") + profile.before("backward_s")
-    gradients = profile.before("gradients_bytes")
-    period = float(seconds[segment.last] - seconds[segment.first])
-    ranges = ((segment.first, segment.last), *segment.around)
-    for number, (level, m) in enumerate(zip(levels, segment.replicas, strict=False)):
-        first, last = ranges[number] if number < len(ranges) else ranges[-1]
-        reduction = ring_share(m) * float(gradients[last] - gradients[first]) / level.bandwidth_bytes_per_s
-        period = max(period, reduction) / m
-    return period
+def _send_s(profile: LayerProfile, level: Level, last: int) -> float:
+    """Time that the output of the layers before `last` takes over a level; none of the last one's.  [s]"""
+    return float(profile.sent_bytes[last]) / level.bandwidth_bytes_per_s if last < len(profile) else 0.0
 
 
-def _priced(profile: LayerProfile, levels: tuple[Level, ...], segments: Iterable[_Segment]) -> PipelinePlan:
-    """Seconds and bytes of every stage."""
-    segments = list(segments)
-    replicas = [int(np.prod(each.replicas)) for each in segments]
-    forward, backward = profile.before("forward_s"), profile.before("backward_s")
-    kept, weights, state = (profile.before(name) for name in ("kept_bytes", "weights_bytes", "state_bytes"))
-    stages = []
-    for segment, own, in_flight in zip(segments, replicas, noam(replicas), strict=True):
-        first, last = segment.first, segment.last
-        rate = levels[segment.cut_level].bandwidth_bytes_per_s
-        send = float(profile.sent_bytes[last]) / rate if last < len(profile) else 0.0
-        of_one = (kept[last] - kept[first]) + (weights[last] - weights[first])
-        stages.append(
-            PlannedStage(
-                first,
-                last,
-                own,
-                float(forward[last] - forward[first]),
-                float(backward[last] - backward[first]),
-                _period(profile, levels, segment),
-                send,
-                2.0 * send / segment.side_by_side,
-                in_flight,
-                float(in_flight * of_one + state[last] - state[first]),
-            )
-        )
-    alone = data_parallel(profile, levels)
-    return PipelinePlan(profile, levels, tuple(stages), profile.seconds, alone)
+def one_stage(profile: LayerProfile, level: Level, first: int, last: int, workers: int) -> PlannedStage:
+    """A stage on so many workers of the innermost level."""
+    forward, backward = (float(np.ptp(profile.before(name)[[first, last]])) for name in ("forward_s", "backward_s"))
+    period = max(forward + backward, reduction(profile, level, first, last, workers)) / workers
+    send = _send_s(profile, level, last)
+    return PlannedStage(first, last, workers, forward, backward, period, send, 2.0 * send)
+
+
+def whole_plan(profile: LayerProfile, levels: Sequence[Level], stages: Sequence[PlannedStage]) -> PipelinePlan:
+    """A plan of stages, with what each keeps in memory."""
+    kept = profile.before("kept_bytes") + profile.before("weights_bytes")
+    state = profile.before("state_bytes")
+    full = []
+    for stage, in_flight in zip(stages, noam([stage.replicas for stage in stages]), strict=True):
+        of_one, once = (float(each[stage.last] - each[stage.first]) for each in (kept, state))
+        full.append(replace(stage, in_flight=in_flight, memory_bytes=in_flight * of_one + once))
+    return PipelinePlan(profile, tuple(levels), tuple(full), profile.seconds, data_parallel(profile, levels))
 
 
 def _too_large(profile: LayerProfile, level: Level, memory_bytes: float) -> str:

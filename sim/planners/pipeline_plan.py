@@ -175,8 +175,8 @@ class PlannedStage:
     period_s: float
     send_s: float
     send_period_s: float
-    in_flight: int
-    memory_bytes: float
+    in_flight: int = 1
+    memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

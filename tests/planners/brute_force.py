@@ -3,7 +3,7 @@
 from functools import cache
 from itertools import combinations
 
-from sim.planners.pipedream import _priced, _Segment, ring_share
+from sim.planners.pipedream import one_stage, ring_share, whole_plan
 
 
 def compositions(total, parts):
@@ -46,4 +46,4 @@ def best_period(profile, levels):
 def price_plan(profile, level, ends, replicas):
     """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers."""
     stages = zip((0, *ends[:-1]), ends, replicas, strict=True)
-    return _priced(profile, (level,), [_Segment(first, last, (own,)) for first, last, own in stages])
+    return whole_plan(profile, (level,), [one_stage(profile, level, *each) for each in stages])
