@@ -216,7 +216,7 @@ def whole_plan(profile: LayerProfile, levels: Sequence[Level], stages: Sequence[
     for stage, in_flight in zip(stages, noam([stage.replicas for stage in stages]), strict=True):
         of_one, once = (float(each[stage.last] - each[stage.first]) for each in (kept, state))
         full.append(replace(stage, in_flight=in_flight, memory_bytes=in_flight * of_one + once))
-    return PipelinePlan(profile, tuple(levels), tuple(full), profile.seconds, data_parallel(profile, levels))
+    return PipelinePlan(profile, tuple(levels), tuple(full), data_parallel(profile, levels))
 
 
 def _too_large(profile: LayerProfile, level: Level, memory_bytes: float) -> str:

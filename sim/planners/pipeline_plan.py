@@ -56,25 +56,24 @@ def round_robin(replicas: Sequence[int], in_flight: Sequence[int], total: int) -
 
 
 def build_replicated(
-    replicas: Sequence[int], in_flight: Sequence[int] | None = None, *, fold: bool = False, rounds: int = STREAM
+    replicas: Sequence[int],
+    in_flight: Sequence[int] | None = None,
+    keep: int | None = None,
+    *,
+    fold: bool = False,
+    rounds: int = STREAM,
 ) -> Order:
     """PipeDream's order where stages are replicated, 1F1B round robin (`round_robin`): a step is one round of them all.
 
     replicas : workers of each stage.
     in_flight : micro-batches that a worker of each stage has begun and not finished, at most. Default: PipeDream's
         (`noam`).
+    keep : micro-batches, about, in the arrays of a folded order.
     fold : as of `build_order`; then a step is one round of the steady state.
     rounds : that are in the order otherwise.
     """
     if not replicas or min(replicas) < 1:
         raise ScheduleError(f"every stage has one worker or more, not {list(replicas)}")
-    return _replicated(tuple(replicas), in_flight, rounds, None, fold)
-
-
-def _replicated(
-    replicas: tuple[int, ...], in_flight: Sequence[int] | None, rounds: int, keep: int | None, fold: bool = True
-) -> Order:
-    """`build_replicated`, with `keep` micro-batches in the arrays of a folded order."""
     copies = lcm(*replicas)
     most = noam(replicas) if in_flight is None else in_flight
     if 2 * copies * len(replicas) * STEADY * sum(replicas) > MOST_ACTIONS:
@@ -91,7 +90,7 @@ def _replicated(
 
     if not fold:
         return make(copies * rounds)
-    again = partial(_replicated, replicas, in_flight, rounds)
+    again = partial(build_replicated, replicas, in_flight, fold=True, rounds=rounds)
     return folded(make, rows, copies, copies, keep or copies * (rounds + 1), again, endless=True)
 
 
@@ -183,14 +182,12 @@ class PlannedStage:
 class PipelinePlan:
     """Stages, and how long they take.
 
-    single_s : per micro-batch on one worker, which would hold all layers. [s]
-    data_parallel_s : per micro-batch where all workers do. [s]
+    data_parallel_s : per micro-batch where all workers hold all layers. [s]
     """
 
     profile: LayerProfile
     levels: tuple[Level, ...]
     stages: tuple[PlannedStage, ...]
-    single_s: float
     data_parallel_s: float
 
     @property
@@ -241,7 +238,7 @@ class PipelinePlan:
             "samples_per_s": self.profile.microbatch_size / self.period_s,
             "bottleneck": self.bottleneck,
             "active_minibatches": self.active_minibatches,
-            "speedup": self.single_s / self.period_s,
+            "speedup": self.profile.seconds / self.period_s,
             "over_data_parallel": self.data_parallel_s / self.period_s,
             "data_parallel_s": self.data_parallel_s,
             "stages": [

@@ -20,7 +20,7 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
         title(f"{plan.config}  ", f"one micro-batch per {show_time(plan.period_s)}, limited by {plan.bottleneck}"),
         title(
             "Gain  ",
-            f"{significant(plan.single_s / plan.period_s)} times one worker, "
+            f"{significant(plan.profile.seconds / plan.period_s)} times one worker, "
             f"{significant(plan.data_parallel_s / plan.period_s)} times data parallelism "
             f"({show_time(plan.data_parallel_s)})",
         ),
