@@ -107,26 +107,25 @@ def pattern(dimension: str) -> str:
     return rf"^\s*{number}\s*(Ki|Mi|Gi|Ti|[kKMGTPE])?({units})\s*$"
 
 
+def _in_largest(value: float, units: Iterable[tuple[float, str]], digits: int = 3) -> str:
+    """A value in the first of some units that it reaches, or else in the last."""
+    units = tuple(units)
+    size, unit = next((each for each in units if abs(value) >= each[0]), units[-1])
+    return f"{significant(value / size, digits)}{unit}"
+
+
 def show(value: float, unit: str, digits: int = 3) -> str:
     """A value with an SI prefix and `digits` significant digits: show(5.02e17, "FLOP/s") == "502 PFLOP/s"."""
-    magnitude = abs(value)
-    for prefix, factor in reversed(_DECIMAL.items()):
-        if prefix != "K" and magnitude >= factor:
-            return f"{significant(value / factor, digits)} {prefix}{unit}"
-    return f"{significant(value, digits)} {unit}"
+    prefixes = ((factor, f" {prefix}{unit}") for prefix, factor in reversed(_DECIMAL.items()) if prefix != "K")
+    return _in_largest(value, prefixes, digits)
+
+
+_DURATIONS = ((86400.0, " days"), (3600.0, " hours"), (1.0, " s"), (1e-3, " ms"), (1e-6, " µs"))
 
 
 def show_time(seconds: float, digits: int = 3) -> str:
     """A duration in the unit a person would choose: 2.1e-6 -> "2.1 µs", 7.25e6 -> "83.9 days"."""
-    for limit, factor, unit in (
-        (86400.0, 86400.0, "days"),
-        (3600.0, 3600.0, "hours"),
-        (1.0, 1.0, "s"),
-        (1e-3, 1e-3, "ms"),
-    ):
-        if abs(seconds) >= limit:
-            return f"{significant(seconds / factor, digits)} {unit}"
-    return f"{significant(seconds * 1e6, digits)} µs"
+    return _in_largest(seconds, _DURATIONS, digits)
 
 
 UNIT_NAMES = {"bytes": "B", "bytes_per_s": "B/s", "flop_per_s": "FLOP/s", "flop": "FLOP", "w": "W", "s": "s"}
@@ -230,15 +229,11 @@ def show_short(number: float) -> str:
     """A large number as `parse_count` reads it: 6.7e10 -> "67.0B"; beyond trillions 1.2e+16."""
     if not 0 <= number < 1e15:
         return f"{number:.2e}"
-    for letter in ("T", "B", "M", "k"):
-        if number >= _COUNT_LETTERS[letter]:
-            return f"{significant(number / _COUNT_LETTERS[letter])}{letter}"
-    return significant(number)
+    return _in_largest(number, ((_COUNT_LETTERS[letter], letter) for letter in ("T", "B", "M", "k", "")))
 
 
 def show_count(number: float) -> str:
     """A large number in words: 1.008e12 -> "1.01 trillion"."""
-    for factor, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if number >= factor:
-            return f"{significant(number / factor)} {word}"
-    return f"{number:,.0f}"
+    if number < 1e6:
+        return f"{number:,.0f}"
+    return _in_largest(number, ((1e12, " trillion"), (1e9, " billion"), (1e6, " million")))
