@@ -15,8 +15,8 @@ from rich.text import Text
 
 from flopcast_validation.tables import table_of
 from sim.report.terminal import grouped
-from sim.rl.inference import Inference
-from sim.rl.rollout import batch_time, pool_of
+from sim.rl.inference import Inference, RolloutPool
+from sim.rl.rollout import batch_time
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.rl.step import RlStep, colocated_step, split_step
 from sim.rl.trainer import Recipe
@@ -60,7 +60,7 @@ def published_rates() -> list[Rate]:
         scenario = build_scenario({**machine, "plan": {}, "training": training}, [])
         tp = engine["tp"]
         how = Inference(tp, "fp8", "fp8", memory_share=data["memory_share"], most_running=MANY, step_overhead_s=0.0)
-        pool = pool_of(scenario, how, tp, tp, colocated=False)
+        pool = RolloutPool(scenario, how, tp, tp)
         name = f"{engine['model']} {scenario.cluster.gpu.name.split('-')[0]} tp {tp}"
         for (prompt, output, count), measured in zip(data["requests"], engine["tokens_per_s"], strict=True):
             if measured is not None:

@@ -58,7 +58,7 @@ def _heading(step: RlStep) -> Text:
     shape = f"{samples.prompts:,} prompts × {samples.group} responses of {samples.lengths.mean:,.0f} tokens"
     text = title(step.scenario.name, f"\n{shape}, at most {samples.lengths.longest:,.0f}\n")
     trained = f"training on {plan.num_gpus:,} × {step.scenario.cluster.gpu.name}: {plan_degrees(plan)}"
-    tp, replicas = step.pool.engine.tp, step.pool.replicas
+    tp, replicas = step.pool.tp, step.pool.replicas
     running = step.pool.running(samples, step.colocated or step.depth == 0)
     wrote = f"{replicas:,} replicas of tp {tp}, up to {running:,.0f} sequences each"
     where = "the same GPUs" if step.colocated else f"{step.pool.num_gpus:,} × {step.scenario.cluster.gpu.name}"
@@ -111,7 +111,7 @@ def _split(best: RlStep, split: Sequence[RlStep]) -> Table:
     columns = {
         "train": [f"{step.scenario.plan.num_gpus:,}" for step in split],
         "write": [f"{step.pool.num_gpus:,}" for step in split],
-        "rollout tp": [f"{step.pool.engine.tp}" for step in split],
+        "rollout tp": [f"{step.pool.tp}" for step in split],
         "rollouts": [show_time(step.period.rollout_s) for step in split],
         "training": [show_time(step.work.seconds) for step in split],
         "RL step": [show_time(step.step_time_s) for step in split],

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
 from sim.arrays import Number
 from sim.costs.collectives import Fabric, all_reduce
-from sim.errors import SpecError, nearest, require_not_negative, require_positive
+from sim.errors import InfeasiblePlan, SpecError, nearest, require_not_negative, require_positive
 from sim.network.placement import Group
-from sim.specs import ClusterSpec, LayerKind, ModelSpec, Profile
+from sim.rl.samples import Samples
+from sim.specs import LayerKind, ModelSpec, Scenario
+from sim.units import show
 from sim.work.operations import Cause
 from sim.work.pieces import key_value_width
 from sim.work.sums import expert_params, forward_flop, model_layers, total_params
@@ -194,15 +197,37 @@ class Inference:
             raise SpecError(f"memory_share = {self.memory_share:g} must be above 0 and at most 1")
 
 
-@dataclass(frozen=True)
-class Engine:
-    """One replica of an inference engine: a model on `tp` GPUs of a cluster that decode together."""
+MEMORY_SHARE = 0.9
+"""Share of a GPU's memory that an engine takes: vLLM's default (gpu_memory_utilization)."""
+SHARED_MEMORY_SHARE = 0.6
+"""Share that an engine takes where training uses the same GPUs (NVIDIA-NeMo/RL:examples/configs/grpo_math_1B.yaml)."""
+WORKSPACE_BYTES = 4e9
+"""Memory that an engine needs on a GPU beside weights and cache: activations, CUDA graphs, NCCL. Assumed. [bytes]"""
 
-    model: ModelSpec
-    tp: int
+
+@dataclass(frozen=True)
+class RolloutPool:
+    """Replicas of an inference engine, each of a scenario's model on `tp` GPUs that decode together.
+
+    num_gpus : of all replicas.
+    colocated : training takes turns on the same GPUs.
+    """
+
+    scenario: Scenario
     how: Inference
-    cluster: ClusterSpec
-    profile: Profile
+    num_gpus: int
+    tp: int
+    colocated: bool = False
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model that it runs."""
+        return self.scenario.model
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        return self.num_gpus // self.tp
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -211,30 +236,37 @@ class Engine:
         Engines leave NVLink's switches alone (sgl-project/sglang:python/sglang/srt/entrypoints/engine.py,
         _set_envs_and_config: NCCL_NVLS_ENABLE is 0 unless one asks for it).
         """
-        return Fabric.of(self.cluster, self.profile, nvls=False)
+        return Fabric.of(self.scenario.cluster, self.scenario.profile, nvls=False)
 
     @cached_property
     def group(self) -> Group:
         """The tensor-parallel group."""
-        domain = self.cluster.nvlink_domain_gpus
+        domain = self.scenario.cluster.nvlink_domain_gpus
         return Group(self.tp, min(self.tp, domain), self.tp > domain)
 
     @cached_property
     def flop_per_s(self) -> float:
         """FLOP/s that one GPU's matrix units reach at their best. Without units for 8 bits they multiply in 16."""
-        peaks, weights = self.cluster.gpu.peak_flop_per_s, self.how.weights
-        units = next((name for name in (weights, "bf16", "fp16") if name in peaks), "fp32")
-        return self.cluster.gpu.peak(units) * self.profile.gemm.of(weights).max_efficiency
+        gpu, weights = self.scenario.cluster.gpu, self.how.weights
+        units = next((name for name in (weights, "bf16", "fp16") if name in gpu.peak_flop_per_s), "fp32")
+        return gpu.peak(units) * self.scenario.profile.gemm.of(weights).max_efficiency
 
     @property
     def bytes_per_s(self) -> float:
         """Bandwidth of one GPU's memory that the kernels of a step reach. [bytes/s]"""
-        return self.profile.memory.efficiency * self.cluster.gpu.memory_bandwidth_bytes_per_s
+        scenario = self.scenario
+        return scenario.profile.memory.efficiency * scenario.cluster.gpu.memory_bandwidth_bytes_per_s
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of one GPU's part of the model. [bytes]"""
         return float(WIDTHS[self.how.weights] * weights_held(self.model, self.tp))
+
+    @cached_property
+    def room_bytes(self) -> float:
+        """Memory of one GPU for keys and values. [bytes]"""
+        share = self.how.memory_share or (SHARED_MEMORY_SHARE if self.colocated else MEMORY_SHARE)
+        return share * self.scenario.cluster.gpu.memory_bytes - self.weight_bytes - WORKSPACE_BYTES
 
     def cache_bytes(self, context: Number) -> Number:
         """Bytes of a sequence's cache on one GPU. [bytes]"""
@@ -255,17 +287,46 @@ class Engine:
         nbytes = read + batch * self.cache_bytes(context) + logits
         moved = nbytes / self.bytes_per_s
         computed = batch * decode_flop(self.model, context) / self.tp / self.flop_per_s
-        floor = decode_kernels(self.model) * self.profile.gemm.kernel_floor_s
+        floor = decode_kernels(self.model) * self.scenario.profile.gemm.kernel_floor_s
         return np.hypot(moved, computed) + floor + self._sums_s(batch) + self.how.step_overhead_s
 
-    def prefill_s(self, prompt: float, count: Number = 1.0) -> Number:
-        """Reading `count` prompts of so many tokens, many at once: their FLOPs, and the sums between GPUs.  [s]"""
+    def prefill_s(self, samples: Samples) -> float:
+        """Time to read the prompts of a step, each once for its group, on every replica its share.  [s]
+
+        They are read many at once, mixed in steps: latency hardly counts in the sums between GPUs.
+        """
+        prompt, tokens = samples.prompt_tokens, 8192.0
         computed = prefill_flop(self.model, prompt) / self.tp / self.flop_per_s
-        tokens = 8192.0  # of a step, which mixes prompts: latency hardly counts
-        return count * (computed + self._sums_s(tokens) * prompt / tokens)
+        return float(samples.prompts / self.replicas * (computed + self._sums_s(tokens) * prompt / tokens))
 
     def _sums_s(self, tokens: Number) -> Number:
         if self.tp == 1:
             return 0.0
         nbytes = ACTIVATION_WIDTH * np.asarray(tokens, dtype=float) * self.model.hidden_size
         return decode_all_reduces(self.model) * all_reduce(nbytes, self.group, self.fabric)
+
+    def require_cache(self, samples: Samples) -> None:
+        """Refuse a replica that cannot hold its weights and the longest sequence."""
+        least = float(self.cache_bytes(samples.longest_tokens))
+        if self.room_bytes < least:
+            left = show(self.room_bytes, "B") if self.room_bytes > 0 else "nothing"
+            raise InfeasiblePlan(
+                f"a rollout replica of tp {self.tp} does not fit: weights take {show(self.weight_bytes, 'B')} of a "
+                f"GPU and leave {left} for its cache. One sequence of {samples.longest_tokens:,.0f} tokens needs "
+                f"{show(least, 'B')}; take a larger rollout tp, weights in fp8, or shorter responses"
+            )
+
+    def running(self, samples: Samples, together: bool) -> float:
+        """Sequences of a replica that may decode at once.
+
+        A cache in pages holds what sequences have come to, not their longest [1]_: where they begin together, the most
+        a batch of them still runs at any age; where each follows another, the mean age. Prompts that a group shares
+        are counted for each.
+
+        .. [1] Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention",
+           arXiv:2309.06180, section 4.
+        """
+        lengths = samples.lengths
+        alive = lengths.survival * self.cache_bytes(samples.prompt_tokens + lengths.middles)
+        held = float(alive.max() if together else alive.sum() / lengths.survival.sum())
+        return min(float(self.how.most_running), max(self.room_bytes / held, 1.0) if held else inf)

@@ -20,79 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd, inf, sqrt
+from math import gcd, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
 from sim.errors import InfeasiblePlan, SpecError
-from sim.rl.inference import Engine, Inference
+from sim.rl.inference import Inference, RolloutPool
 from sim.rl.samples import Samples
 from sim.specs import Scenario
-from sim.units import show
-
-MEMORY_SHARE = 0.9
-"""Share of a GPU's memory that an engine takes: vLLM's default (gpu_memory_utilization)."""
-SHARED_MEMORY_SHARE = 0.6
-"""Share that an engine takes where training uses the same GPUs (NVIDIA-NeMo/RL:examples/configs/grpo_math_1B.yaml)."""
-WORKSPACE_BYTES = 4e9
-"""Memory that an engine needs on a GPU beside weights and cache: activations, CUDA graphs, NCCL. Assumed. [bytes]"""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutPool:
-    """Replicas of an inference engine.
-
-    cache_bytes : of one GPU, for keys and values. [bytes]
-    """
-
-    engine: Engine
-    replicas: int
-    cache_bytes: float
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of the pool."""
-        return self.replicas * self.engine.tp
-
-    def require_cache(self, samples: Samples) -> None:
-        """Refuse a replica that cannot hold its weights and the longest sequence."""
-        engine = self.engine
-        least = float(engine.cache_bytes(samples.longest_tokens))
-        if self.cache_bytes < least:
-            left = show(self.cache_bytes, "B") if self.cache_bytes > 0 else "nothing"
-            raise InfeasiblePlan(
-                f"a rollout replica of tp {engine.tp} does not fit: weights take {show(engine.weight_bytes, 'B')} of a "
-                f"GPU and leave {left} for its cache. One sequence of {samples.longest_tokens:,.0f} tokens needs "
-                f"{show(least, 'B')}; take a larger rollout tp, weights in fp8, or shorter responses"
-            )
-
-    def running(self, samples: Samples, together: bool) -> float:
-        """Sequences of a replica that may decode at once.
-
-        A cache in pages holds what sequences have come to, not their longest [1]_: where they begin together, the most
-        a batch of them still runs at any age; where each follows another, the mean age. Prompts that a group shares
-        are counted for each.
-
-        .. [1] Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention",
-           arXiv:2309.06180, section 4.
-        """
-        engine, prompt, lengths = self.engine, samples.prompt_tokens, samples.lengths
-        alive = lengths.survival * engine.cache_bytes(prompt + lengths.middles)
-        held = float(alive.max() if together else alive.sum() / lengths.survival.sum())
-        return min(float(engine.how.most_running), max(self.cache_bytes / held, 1.0) if held else inf)
-
-    def prefill_s(self, samples: Samples) -> float:
-        """Reading the prompts of a step, each once for its group, on every replica its share.  [s]"""
-        return float(self.engine.prefill_s(samples.prompt_tokens, samples.prompts / self.replicas))
-
-
-def pool_of(scenario: Scenario, inference: Inference, num_gpus: int, tp: int, colocated: bool) -> RolloutPool:
-    """A pool of `num_gpus` as replicas of `tp`."""
-    engine = Engine(scenario.model, tp, inference, scenario.cluster, scenario.profile)
-    share = inference.memory_share or (SHARED_MEMORY_SHARE if colocated else MEMORY_SHARE)
-    free = share * scenario.cluster.gpu.memory_bytes - engine.weight_bytes - WORKSPACE_BYTES
-    return RolloutPool(engine, num_gpus // tp, free)
 
 
 def pools_with_room(
@@ -110,7 +46,7 @@ def pools_with_room(
     for tp in degrees:
         if found and tp > scenario.cluster.nvlink_domain_gpus:
             break
-        pool = pool_of(scenario, inference, num_gpus, tp, colocated)
+        pool = RolloutPool(scenario, inference, num_gpus, tp, colocated)
         try:
             pool.require_cache(samples)
             found.append(pool)
@@ -126,7 +62,7 @@ def steady_time(pool: RolloutPool, samples: Samples) -> float:
     slots = pool.running(samples, together=False)
     share = samples.responses / pool.replicas
     context = samples.prompt_tokens + samples.lengths.mean_age
-    step = float(pool.engine.decode_s(max(slots, 1.0), context))
+    step = float(pool.decode_s(max(slots, 1.0), context))
     return share * samples.lengths.mean * step / slots + pool.prefill_s(samples)
 
 
@@ -145,7 +81,7 @@ def tabulated(pool: RolloutPool, samples: Samples, slots: float) -> Callable[[fl
     """Seconds of a step of decoding by sequences and their tokens, between the points of a table."""
     numbers = np.unique(np.concatenate([[1.0], np.geomspace(1.0, max(slots, 2.0), 40)]))
     contexts = np.linspace(0.0, samples.longest_tokens, 33)
-    table = pool.engine.decode_s(numbers[:, None], contexts[None, :]).T
+    table = pool.decode_s(numbers[:, None], contexts[None, :]).T
 
     def step_s(running: float, context: float) -> float:
         place = min(context / samples.longest_tokens, 1.0) * 32

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from sim.errors import FlopcastError, SpecError, require_positive
-from sim.rl.inference import Inference
-from sim.rl.rollout import Period, RolloutPool, period_of, pools_with_room, steady_time
+from sim.rl.inference import Inference, RolloutPool
+from sim.rl.rollout import Period, period_of, pools_with_room, steady_time
 from sim.rl.samples import Samples
 from sim.rl.trainer import (
     PACKING,
@@ -139,7 +139,7 @@ class RlStep:
             "training_gpus": self.scenario.plan.num_gpus,
             "rollout_gpus": pool.num_gpus,
             "rollout_gpu": self.scenario.cluster.gpu.name,
-            "rollout_tp": pool.engine.tp,
+            "rollout_tp": pool.tp,
             "rollout_replicas": pool.replicas,
             "rollout_running": pool.running(samples, self.colocated or self.depth == 0),
             "depth": self.depth,
@@ -166,12 +166,12 @@ class RlStep:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the answer takes for granted."""
-        engine, samples = self.pool.engine, self.samples
+        memory, samples = self.scenario.profile.memory, self.samples
         own = (
             f"nine in ten published steps of NeMo RL took {MEASURED[0]:g} to {MEASURED[1]:g} times the predicted time; "
             "the time between the phases is the median of theirs",
             f"engines reach {ENGINES:.0%} of ideal rates (median of TensorRT-LLM on H100 and H200), and nothing fails",
-            f"decoding uses {engine.profile.memory.efficiency:.0%} of the memory's bandwidth in every kernel; prompts "
+            f"decoding uses {memory.efficiency:.0%} of the memory's bandwidth in every kernel; prompts "
             "are read once per group; routing to experts is even",
             f"responses have {samples.lengths.mean:,.0f} tokens on average and at most {samples.lengths.longest:,.0f}; "
             "their lengths do not change as the policy learns",

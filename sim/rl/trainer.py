@@ -17,8 +17,7 @@ from sim.engines.program import price_order
 from sim.errors import SpecError, require_not_negative, require_positive
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
-from sim.rl.inference import ACTIVATION_WIDTH, WIDTHS, inference_params
-from sim.rl.rollout import RolloutPool
+from sim.rl.inference import ACTIVATION_WIDTH, WIDTHS, RolloutPool, inference_params
 from sim.rl.samples import Samples
 from sim.schedules import get_schedule
 from sim.specs import ParallelPlan, Scenario
@@ -37,7 +36,7 @@ def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
     """Weights of the model in the rollouts' format; of a frozen model its adapters in 16 bits. [bytes]"""
     adapters = adapters_of(scenario.training)
     if adapters is None:
-        return WIDTHS[pool.engine.how.weights] * inference_params(pool.engine.model)
+        return WIDTHS[pool.how.weights] * inference_params(pool.model)
     layers = model_layers(scenario.model, adapters=adapters)
     return ACTIVATION_WIDTH * sum(count * float(adapter_params(layer)[0]) for count, _, layer in layers)
 
@@ -50,7 +49,7 @@ def sync_time(scenario: Scenario, pool: RolloutPool) -> float:
     """
     network = (fabric := Fabric.of(scenario.cluster, scenario.profile)).network
     nbytes = synced_bytes(scenario, pool)
-    moved = max(pool.replicas * nbytes / scenario.plan.num_gpus, nbytes / pool.engine.tp)
+    moved = max(pool.replicas * nbytes / scenario.plan.num_gpus, nbytes / pool.tp)
     start = network.base_latency_s + network.hop_latency_s
     return REFIT_S + float(start + moved / (network.in_training() * fabric.network_bytes_per_s))
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sim.rl.inference import Inference
-from sim.rl.rollout import RolloutPool, pool_of
+from sim.rl.inference import Inference, RolloutPool
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.specs import build_scenario
 
@@ -20,7 +19,7 @@ def make_pool(small):
     """A pool of so many GPUs, each a replica that decodes at most `running` sequences."""
 
     def made(gpus=4, running=1024, **how) -> RolloutPool:
-        return pool_of(small, Inference(most_running=running, **how), gpus, 1, colocated=False)
+        return RolloutPool(small, Inference(most_running=running, **how), gpus, 1)
 
     return made
 

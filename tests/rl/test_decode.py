@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.rl.inference import Engine, Inference
+from sim.rl.inference import Inference, RolloutPool
 from sim.specs import build_scenario
 
 
 def engine(model="llama3-8b", tp=1, cluster="superpod-h100", **how):
     training = {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"}
     scenario = build_scenario({"model": model, "cluster": cluster, "plan": {}, "training": training}, [])
-    return Engine(scenario.model, tp, Inference(**{"step_overhead_s": 0.0, **how}), scenario.cluster, scenario.profile)
+    return RolloutPool(scenario, Inference(**{"step_overhead_s": 0.0, **how}), tp, tp)
 
 
 def test_one_sequence_on_an_a100_of_40_gb():

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim import InfeasiblePlan, SpecError, estimate, load_scenario
-from sim.rl.inference import Inference
-from sim.rl.rollout import pool_of
+from sim.rl.inference import Inference, RolloutPool
 from sim.rl.samples import Samples, lognormal_lengths
 from sim.rl.step import DEPTHS, best_split, colocated_step, same_gpus_colocated, split_step
 from sim.rl.trainer import REFIT_S, Recipe, forward_time, synced_bytes, trainer_work, with_replicas
@@ -45,7 +44,7 @@ def test_colocated_is_one_thing_after_another(qwen, batch):
     assert sum(found.trainer_parts.values()) == pytest.approx(found.step_time_s)
     assert {"rollouts", "reference", "gradient steps", "switch"} <= {*found.trainer_parts}
     assert found.rollout_parts == {}
-    assert found.pool.cache_bytes < pool_of(qwen, Inference(), 32, found.pool.engine.tp, False).cache_bytes
+    assert found.pool.room_bytes < RolloutPool(qwen, Inference(), 32, found.pool.tp).room_bytes
 
 
 def test_a_gradient_step_is_the_estimate_at_the_packed_batch(qwen, batch):
