@@ -78,7 +78,7 @@ SLOW = (
     "shortest llama3-70b",
     "finetune qwen2.5-7b --gpus 8 --samples 50k --lora",
     "calibrate matters",
-    "validate mechanisms",
+    "validate claims",
 )
 """Commands whose output is compared in the thorough form alone: searches of every machine, or of every value."""
 QUESTIONS = (

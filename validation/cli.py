@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from flopcast_validation.job.cli import job
 from flopcast_validation.runs import Listing
 from flopcast_validation.steps import steps
-from flopcast_validation.strategies.cli import strategies
 from sim.commands.fills import with_records
 from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, examples, print_json
 from sim.commands.progress import progress_bar, spinner
@@ -73,34 +72,26 @@ def validate(
         _write_json(found, json_file)
 
 
-@app.command("schedules", epilog=examples("validate schedules"))
-def schedules() -> None:
-    """What schedules gain over each other: papers' figures beside the simulator's."""
-    from flopcast_validation.claims import schedules_report
+@app.command("claims", cls=JsonCommand, epilog=examples("validate claims", "validate claims mechanisms"))
+def claims(
+    table: Annotated[
+        str, typer.Argument(help="papers: those that flopcast grew from; mechanisms: what decides which plan is best.")
+    ] = "papers",
+    json_file: JsonFile = None,
+) -> None:
+    """What papers claim, claim by claim: published beside predicted, and why where it falls short."""
+    from flopcast_validation.claims import NAMES, claims, report
+    from sim.errors import SpecError, nearest
 
-    _show(schedules_report)
-
-
-@app.command("seeds", cls=JsonCommand, epilog=examples("validate seeds", "validate seeds --json claims.json"))
-def seeds(json_file: JsonFile = None) -> None:
-    """What the papers behind flopcast claim: published beside predicted, and why where it falls short."""
-    _show_claims("seeds", json_file)
-
-
-@app.command(
-    "mechanisms", cls=JsonCommand, epilog=examples("validate mechanisms", "validate mechanisms --json claims.json")
-)
-def mechanisms(json_file: JsonFile = None) -> None:
-    """What decides which plan a search finds best: measured or derived by hand beside predicted."""
-    _show_claims("mechanisms", json_file)
-
-
-@app.command("network", epilog=examples("validate network"))
-def network() -> None:
-    """What scatter/gather, rails and placement are worth: the 1T run with each switched off, links shared."""
-    from flopcast_validation.network_gains import view
-
-    _show(view)
+    if table not in NAMES:
+        raise SpecError(f"unknown table of claims {table!r}{nearest(table, NAMES)}")
+    _check_target(json_file)
+    with spinner("predicting"):
+        found = list(claims(table))
+    if str(json_file) != "-":
+        _show(lambda: report(found))
+    if json_file is not None:
+        _write_json({"claims": [claim.to_dict() for claim in found]}, json_file)
 
 
 app.command(
@@ -122,24 +113,6 @@ def rl(as_json: Json = False) -> None:
         print_json(to_dict(*found))
     else:
         _show(lambda: view(*found))
-
-
-app.command("strategies", epilog=examples("validate strategies", "validate strategies --ideal-network"))(
-    with_records(strategies)
-)
-
-
-def _show_claims(table: str, json_file: Path | None) -> None:
-    """Print a table of claims, or write it as data."""
-    from flopcast_validation.claims import claims, report
-
-    _check_target(json_file)
-    with spinner("predicting"):
-        found = list(claims(table))
-    if str(json_file) != "-":
-        _show(lambda: report(found))
-    if json_file is not None:
-        _write_json({"claims": [claim.to_dict() for claim in found]}, json_file)
 
 
 def _show(view: Callable[[], Iterable[Any]]) -> None:

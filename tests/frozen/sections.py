@@ -21,17 +21,17 @@ import yaml
 from flopcast_calibration.from_runs import predict
 from flopcast_calibration.readers.training_runs import Run, read_training_runs
 from flopcast_validation.claims import claims
-from flopcast_validation.network_gains import network_rows
 from flopcast_validation.rl_runs import published_rates, published_steps
 from flopcast_validation.run import published_runs
 from flopcast_validation.runs.memory import score_memory
-from sim import build_scenario, estimate, load_scenario, preset_names
+from sim import build_scenario, estimate, load_scenario, preset_names, simulate
 from sim.cli import app
 from sim.engines import ENGINES
 from sim.specs import load_preset
 from tests.frozen.asking import ROOT, ask, ask_json, counted, described, fields, folder
 from tests.frozen.plans import random_plans
 from tests.grammars.writing import KINDS, write
+from tests.trees import CASES, TREES, on_tree
 
 Jobs = dict[str, Callable[[], Any]]
 SCENARIOS = ROOT / "scenarios"
@@ -204,8 +204,7 @@ EXAMPLES: dict[str, Sequence[str | Path]] = {
 }  # fmt: skip
 """Words after a verb, of those that take --json."""
 ELSEWHERE = {
-    "validate job": "trains", "validate seeds": "in claims",
-    "validate strategies": "with what does not ship, as it takes long",
+    "validate job": "trains", "validate claims": "in claims",
 }  # fmt: skip
 DRAWN: dict[str, Sequence[str | Path]] = {
     "timeline": [SMALL, "-s", "plan.pp=4"],
@@ -257,12 +256,10 @@ def _help(name: str) -> list[str]:
 
 
 def claimed() -> Jobs:
-    """Return what papers claim beside our answers, by `flopcast validate seeds`, `schedules` and `rl`."""
+    """Return what papers claim beside our answers, by `flopcast validate claims` and `rl`."""
     return {
-        "seeds": lambda: {f"{claim.paper}: {claim.title}": claim.to_dict() for claim in claims()},
-        "schedules": lambda: {
-            gain.title: [gain.predicted, *map(described, gain.answers)] for gain in claims("schedules")
-        },
+        "papers": lambda: {f"{claim.paper}: {claim.title}": claim.to_dict() for claim in claims()},
+        "mechanisms": lambda: {f"{claim.paper}: {claim.title}": claim.to_dict() for claim in claims("mechanisms")},
         "rl steps": lambda: {step.name: step.predicted.to_dict() for step in published_steps()},
         "rl rates": lambda: [asdict(rate) for rate in published_rates()],
     }
@@ -275,10 +272,7 @@ def plans() -> Jobs:
 
 def shared() -> Jobs:
     """Return what does not ship, or takes long: collected tables of runs and memory, public reports, corpora, networks."""
-    jobs: Jobs = {
-        "validate network": lambda: [row._asdict() for row in network_rows()],
-        "validate strategies": partial(ask_json, "validate", "strategies"),
-    }
+    jobs: Jobs = {f"1T, {tree}, {case}": partial(_shared_links, tree, case) for tree in TREES for case in CASES}
     place = shared_folder()
     if place is None:
         print("skipped: there is no folder ../shared with collected tables beside this checkout", file=sys.stderr)
@@ -305,6 +299,11 @@ def shared_folder() -> Path | None:
     )
     roots = [ROOT, *([Path(git.stdout.strip()).parent] if git.returncode == 0 else [])]
     return next((root.parent / "shared" for root in roots if (root.parent / "shared").is_dir()), None)
+
+
+def _shared_links(tree: str, case: str) -> float:
+    """Return the step time of the 1T run on a tree of switches, links shared. [s]"""
+    return float(simulate(on_tree(SCENARIOS / "gpt-1t-3072-a100.yaml", tree, case), contention=True).mean_s)
 
 
 def _memory(path: Path) -> dict[str, Any]:
