@@ -70,10 +70,10 @@ class Claim:
         return found
 
 
-def claims(table: str = "papers") -> Iterator[Claim]:
-    """Every claim of a shipped table, asked: `papers` or `mechanisms`."""
+def claims(table: str = "papers", only: str = "") -> Iterator[Claim]:
+    """Every claim of a shipped table, asked: `papers` or `mechanisms`; of papers whose titles hold a word."""
     data = load_yaml(TABLES / f"{table}.yaml")
-    for paper in data["papers"]:
+    for paper in (each for each in data["papers"] if only.lower() in each["title"].lower()):
         for entry in paper["claims"]:
             stated = entry["published"] if isinstance(entry["published"], list) else [entry["published"]] * 2
             yield Claim(

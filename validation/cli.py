@@ -39,7 +39,7 @@ def validate(
     settings: list[str] | None = None,
     listing: Listing,
 ) -> None:
-    """Without options: the published tables that ship with flopcast. With --runs: a table of your own.
+    """Without options: the published runs that ship with flopcast. With --runs: a table of your own.
 
     runs : CSV of measured training runs, or a folder of scenarios with cases.csv; several are read as one.
     memory : CSV of layouts that fitted or ran out of memory; what it leaves out is as in --runs.
@@ -58,7 +58,7 @@ def validate(
         from flopcast_validation.runs.listing import print_runs
         from flopcast_validation.runs.score import score_all
 
-        read = _read(runs or [], profile, settings or [], quiet=listing.markdown or quiet)
+        read = _read(runs or [], profile, settings or [], quiet)
         with progress_bar("runs predicted") as progress:
             scored = score_all(read, progress or (lambda done, total: None))
         wild = [] if runs else score_all(published_runs(profile, settings or [], folder=WILD))
@@ -72,11 +72,16 @@ def validate(
         _write_json(found, json_file)
 
 
-@app.command("claims", cls=JsonCommand, epilog=examples("validate claims", "validate claims mechanisms"))
+@app.command(
+    "claims",
+    cls=JsonCommand,
+    epilog=examples("validate claims", "validate claims --only chimera", "validate claims mechanisms"),
+)
 def claims(
     table: Annotated[
         str, typer.Argument(help="papers: those that flopcast grew from; mechanisms: what decides which plan is best.")
     ] = "papers",
+    only: Annotated[str, typer.Option(help="Of papers whose title has this: chimera.")] = "",
     json_file: JsonFile = None,
 ) -> None:
     """What papers claim, claim by claim: published beside predicted, and why where it falls short."""
@@ -87,7 +92,7 @@ def claims(
         raise SpecError(f"unknown table of claims {table!r}{nearest(table, NAMES)}")
     _check_target(json_file)
     with spinner("predicting"):
-        found = list(claims(table))
+        found = list(claims(table, only))
     if str(json_file) != "-":
         _show(lambda: report(found))
     if json_file is not None:
@@ -96,9 +101,7 @@ def claims(
 
 app.command(
     "job",
-    epilog=examples(
-        "validate job --quick", "validate job --json job.json --figure job.png", "validate job --device cpu --size tiny"
-    ),
+    epilog=examples("validate job --quick", "validate job --json job.json", "validate job --device cpu --size tiny"),
 )(with_records(job))
 app.command("steps", epilog=examples("validate steps -o steps.csv"))(with_records(steps))
 
@@ -150,17 +153,14 @@ def _console(quiet: bool = False) -> Any:
     return Console(highlight=False, markup=False, quiet=quiet)  # a cell of a table may hold [brackets]
 
 
-def _read(tables: list[Path], profile: str | None, settings: list[str], *, quiet: bool) -> Any:
+def _read(tables: list[Path], profile: str | None, settings: list[str], quiet: bool) -> Any:
     """Runs of tables, or those that ship; what is wrong with options and tables is said before any work."""
     from flopcast_calibration.readers.cases import read_measured
     from flopcast_calibration.readers.training_runs import unread_columns
-    from flopcast_validation.run import published_runs, report
+    from flopcast_validation.run import published_runs
 
     if not tables:
-        runs = published_runs(profile, settings)
-        if not quiet:
-            _show(report)
-        return runs
+        return published_runs(profile, settings)
     runs = [run for path in tables for run in read_measured(path, profile, settings)]
     unread = dict.fromkeys(name for path in tables if not path.is_dir() for name in unread_columns(path))
     if unread and not quiet:

@@ -9,23 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.measurement import read_journal
-from flopcast_calibration.readers import (
-    kineto,
-    mamf_finder,
-    nccl_tests,
-    nccl_tests_json,
-    nvbandwidth,
-    param_comms,
-    perftest,
-    table,
-)
+from flopcast_calibration.readers import kineto, mamf_finder, nccl_tests, nvbandwidth, perftest, table
 from flopcast_calibration.readers.log import Log, Source, read_source
 from sim.errors import ProfileError
 
 #: name -> what a text of it holds, how it is read
 TEXTS: dict[str, tuple[re.Pattern[str], Callable[[Source], Log]]] = {
     "nccl-tests": (nccl_tests.LOOKS, nccl_tests.read),
-    "PARAM comms": (param_comms.LOOKS, param_comms.read),
     "mamf-finder": (mamf_finder.LOOKS, mamf_finder.read),
     "nvbandwidth": (nvbandwidth.LOOKS, nvbandwidth.read),
     "perftest": (perftest.LOOKS, perftest.read),
@@ -33,10 +23,9 @@ TEXTS: dict[str, tuple[re.Pattern[str], Callable[[Source], Log]]] = {
 FORMATS = (
     "a journal of flopcast calibrate run (.jsonl)",
     "a table (CSV, TSV)",
-    "nccl-tests and rccl-tests (text, JSON)",
+    "nccl-tests and rccl-tests",
     "mamf-finder",
-    "PARAM comms",
-    "nvbandwidth (text, JSON)",
+    "nvbandwidth",
     "perftest (ib_write_bw and kin)",
     "a torch-profiler trace (.json)",
 )
@@ -48,6 +37,9 @@ _OTHERS = {
     r"NVIDIA-SMI|nvidia-smi topo": "of nvidia-smi; it measures nothing",
     r"^\[\s*\d+\]\s+\d+\.\d+-\d+\.\d+\s+sec|iperf": "of iperf, which times TCP; run ib_write_bw or nccl-tests",
     r"\"MsgSize\"": "of perftest as JSON; give what it prints (without --out_json)",
+    r"\"bus_bw\"|\"busBw\"": "of nccl-tests as JSON; give what it prints",
+    r"\"nvbandwidth\"": "of nvbandwidth as JSON; give what it prints (without -j)",
+    r"COMMS-RES": "of PARAM comms; run nccl-tests",
     r"NCCL INFO": "NCCL's own messages without a table of nccl-tests; give the test's whole output",
     r"^\s*<!DOCTYPE|^\s*<html": "a web page; save the log or table itself",
 }
@@ -79,8 +71,6 @@ def read_measurements(
         data = read_journal(path)
         cut = ("the last line was cut off while it was written; the rest is used",) if data.cut_end else ()
         return Log(data.machine, data.measurements, cut)
-    if nvbandwidth.LOOKS.search(source.text) and '"nvbandwidth"' in source.text:
-        return nvbandwidth.read(source)
     if _JSON.match(source.text) and not nccl_tests.LOOKS.search(source.text):
         return _read_json(source)
     found = [name for name, (looks, _) in TEXTS.items() if looks.search(source.text)]
@@ -111,8 +101,6 @@ def _read_json(source: Source) -> Log:
         raise ProfileError(f"{source.path} is not {whole}: {error}; was the file cut off?") from None
     if kineto.looks_like(data):
         return kineto.read(source, data)
-    if nccl_tests_json.looks_like(data):
-        return nccl_tests_json.read_json(source, data)
     names = f"with {', '.join(map(repr, list(data)[:5]))}" if isinstance(data, dict) else "a list"
     known = _known(source.text)
     raise ProfileError(f"{source.path} {known or f'is JSON ({names}) of no format that is read'}; {_offer()}")

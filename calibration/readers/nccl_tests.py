@@ -7,13 +7,10 @@ src/common.cu; the first releases print times in ms. ROCm/rccl-tests prints the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flopcast_calibration.measurement import Measurement
 from flopcast_calibration.readers.collectives import (
-    BUS_FACTOR,
     Layout,
     Rank,
     collective,
@@ -65,13 +62,6 @@ class _Run:
             sides.setdefault(name, []).append(cell)
         return sides
 
-    def ratios(self) -> Iterator[tuple[float, dict[str, list[str]]]]:
-        """Bus bandwidth over algorithm bandwidth, and the cells, of every row that has both."""
-        for _, cells in self.rows:
-            sides = self.sides(cells)
-            with suppress(KeyError, IndexError, ValueError, ZeroDivisionError):
-                yield float(sides["busbw"][0]) / float(sides["algbw"][0]), sides
-
 
 def read(source: Source) -> Log:
     """Every table of a text, each with the ranks listed before it."""
@@ -84,7 +74,7 @@ def read(source: Source) -> Log:
         if operation in NOT_READ:
             reading.notes.append(f"line {run.line}: a table of {operation} is left out, profiles have no such value")
             continue
-        layout = _layout(reading, run, operation)
+        layout = _layout(reading, run)
         if layout.num_ranks == 1:
             alone += 1
         else:
@@ -172,37 +162,16 @@ def _operation(reading: Reading, run: _Run) -> str:
         return own
     name = asked or run.program or next(iter(names_in(source.path.name)), None)
     if name is None:
-        prose = [line for line in source.text.splitlines() if "NCCL" not in line and not _ROW.search(line)]
-        found = {name for line in prose for name in names_in(line)}
-        name = found.pop() if len(found) == 1 else _by_its_rows(run)
-    if name is None:
         raise unnamed(source)
     return known_name(name) or collective(name)
 
 
-def _by_its_rows(run: _Run) -> str | None:
-    """The collective by what its rows print: they reduce (redop), and the bus bandwidth is that of its factor.
-
-    A gather and an all-to-all reduce nothing and have the same factor, so nothing tells them apart.
-    """
-    n = len({rank.number for rank in run.ranks})
-    for ratio, sides in run.ratios() if n > 2 else ():
-        if sides.get("redop", ["none"])[0] != "none" and float(sides["algbw"][0]) > 1:
-            reducing = ("all_reduce", "reduce_scatter")
-            return next((name for name in reducing if abs(BUS_FACTOR[name](n) / ratio - 1) < 0.02), None)
-    return None
-
-
-def _layout(reading: Reading, run: _Run, operation: str) -> Layout:
+def _layout(reading: Reading, run: _Run) -> Layout:
     source = reading.source
     if run.ranks:
         return layout_of(run.ranks, source, source.at(run.line), run.per_process)
     if source.ranks is None:
-        # The number of ranks that the ratio of the two bandwidths speaks for, as an example.
-        *_, (ratio, _) = [(0.0, {}), *run.ratios()]
-        told = ratio and operation not in ("broadcast", "send")
-        guess = min(range(2, 1025), key=lambda n: abs(BUS_FACTOR[operation](n) - ratio)) if told else 8
-        raise ProfileError(f"{source.path} lists no ranks; give their number (--ranks {guess})")
+        raise ProfileError(f"{source.path} lists no ranks; give their number (--ranks 8)")
     if source.nodes is None:
         reading.notes.append(f"no ranks and hosts are listed; {source.ranks} ranks on one node are assumed (--nodes)")
     return Layout(source.ranks, source.nodes or 1)

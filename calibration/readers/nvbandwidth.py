@@ -1,15 +1,13 @@
-"""nvbandwidth: copies between host and GPU, and between GPUs, as text matrices or as JSON (-j).
+"""nvbandwidth: copies between host and GPU, and between GPUs, as text matrices.
 
-Formats: NVIDIA/nvbandwidth:output.cpp, json_output.cpp. Bandwidths are in GB/s of one direction. Read are copies by the
+Format: NVIDIA/nvbandwidth:output.cpp. Bandwidths are in GB/s of one direction. Read are copies by the
 copy engine, one at a time: host to GPU, GPU to host, and GPU to GPU, the last as sends between two ranks.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from statistics import median
-from typing import Any
 
 from flopcast_calibration.measurement import Measurement, Shape
 from flopcast_calibration.readers.log import Log, Reading, Source, positive
@@ -28,18 +26,14 @@ _RUNNING = re.compile(r"^\s*Running (?:benchmark )?(\w+?)\.\s*$")
 _UNIT = re.compile(r"\bbandwidth \(([^)]*)\)|\((GB/s|MB/s|us|ns)\)")
 _DEVICE = re.compile(r"^\s*(?:Process.*: )?[Dd]evice \d+: (.+?)(?: \([0-9a-fA-F:.]+\))?\s*$")
 _BUFFER_SIZE = re.compile(r"(?:--bufferSize|-b)[ =](\d+)\b|[Bb]uffer ?[Ss]ize\W+(\d+)")
-LOOKS = re.compile(
-    r"nvbandwidth Version|^\s*Running (?:benchmark )?\w+_(?:ce|sm)\.\s*$|\"nvbandwidth\"\s*:", re.MULTILINE
-)
+LOOKS = re.compile(r"nvbandwidth Version|^\s*Running (?:benchmark )?\w+_(?:ce|sm)\.\s*$", re.MULTILINE)
 _Tests = dict[str, tuple[str, list[tuple[str, list[str]]]]]
 """Test -> where it stands, and its rows of cells, each with its place."""
 
 
 def read(source: Source) -> Log:
     """One measurement a test: the median over devices, or over pairs of them."""
-    start = source.text.find("{")
-    is_json = '"nvbandwidth"' in source.text and start >= 0
-    tests, device, size = _from_json(source, source.text[start:]) if is_json else _from_text(source)
+    tests, device, size = _matrices(source)
     reading, nbytes = Reading(source), size or _BUFFER
     if size is None:
         reading.notes.append("the size of the copies is not printed; the program's own 512 MiB are assumed")
@@ -60,7 +54,8 @@ def read(source: Source) -> Log:
     return reading.log(f"no test that is read ({', '.join(_TESTS)}); {has}", device=device)
 
 
-def _from_text(source: Source) -> tuple[_Tests, str | None, int | None]:
+def _matrices(source: Source) -> tuple[_Tests, str | None, int | None]:
+    """The tests, the device, and the size of the copies where the command line says it. [bytes]"""
     tests, devices, nbytes = _Tests(), set(), None
     name, width = "", 0
     for number, line in enumerate(source.text.splitlines(), start=1):
@@ -89,22 +84,3 @@ def _from_text(source: Source) -> tuple[_Tests, str | None, int | None]:
             f"{source.path}: several kinds of GPU ({', '.join(sorted(devices))}); a profile describes one"
         )
     return tests, next(iter(devices), None), nbytes
-
-
-def _from_json(source: Source, text: str) -> tuple[_Tests, str | None, int | None]:
-    try:
-        data: Any = json.JSONDecoder().raw_decode(text)[0]["nvbandwidth"]
-        tests = _Tests()
-        for number, test in enumerate(data.get("testcases", []), start=1):
-            place = f"{source.path}: testcase {number}"
-            if "GB/s" in str(test.get("bandwidth_description", "GB/s")):
-                rows = test.get("bandwidth_matrix") or []
-                tests[str(test["name"])] = (place, [(place, [str(cell) for cell in row]) for row in rows])
-        size, listed = data.get("bufferSize"), data.get("GPU Device list") or []
-        # Devices are as '0: NVIDIA H100 (00000000:0f:00)'.
-        names = {re.sub(r"^\d+:\s*|\s*\([0-9a-fA-F:.]+\).*$", "", str(entry)) for entry in listed}
-        return tests, names.pop() if len(names) == 1 else None, int(size) * 2**20 if size else None
-    except ValueError as error:
-        raise ProfileError(f"{source.path} is not whole JSON: {error}; was the file cut off?") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ProfileError(f"{source.path} is not a result of nvbandwidth -j: {error!r}") from None

@@ -85,6 +85,8 @@ def whole_lines(items):
         (b'{"a": 1}', "is JSON .with 'a'. of no format"),
         (b"[1, 2]", "is of no format that is read"),
         (b'{"results": {"MsgSize": 8}}', "perftest as JSON"),
+        (b'{"results": [{"bus_bw": 8}]}', "nccl-tests as JSON; give what it prints"),
+        (b"COMMS-RES size (B)\n", "PARAM comms; run nccl-tests"),
         (b'{"a": ', "is not whole JSON"),
         (b"SQLite format 3\0", "an SQLite database"),
         (b"PK\x03\x04rest", "a spreadsheet"),

@@ -1,6 +1,5 @@
 """nccl-tests and rccl-tests as they are found: several hosts, groups, runs, launchers' prefixes, copies that ran alone."""
 
-import json
 import re
 
 import pytest
@@ -172,14 +171,10 @@ def test_a_log_that_says_its_collective_is_not_overruled(read):
     assert "--operation all_gather is not used" in log.notes[0]
 
 
-def test_a_reduction_that_is_not_named_is_told_by_its_bus_bandwidth(read):
-    """Releases before 2.17 print no name; algorithm and bus bandwidth differ by a factor of the collective's own."""
-    for program in ("all_reduce", "reduce_scatter"):
-        log = read(run(program, announced=False))
-        assert {item.shape["operation"] for item in log.measurements} == {program}
-    for program, redop in (("all_gather", "none"), ("reduce", "sum"), ("all_reduce", "none")):
-        with pytest.raises(ProfileError, match="does not say which collective it timed"):
-            read(run(program, announced=False).replace("float sum", f"float {redop}"))
+def test_a_log_without_a_name_asks_for_it(read):
+    """Releases before 2.17 print none, and the command line may be cut off."""
+    with pytest.raises(ProfileError, match="does not say which collective it timed"):
+        read(run(announced=False))
 
 
 def test_rows_torn_by_other_processes_are_left_out(read):
@@ -217,59 +212,6 @@ def test_hostile_logs(read, change, says):
     assert change(text) != text
     with pytest.raises(ProfileError, match=says):
         read(change(text))
-
-
-def entry(rank, host="a", device=0, name="NVIDIA H100 80GB HBM3", group=0):
-    return {
-        "rank": rank, "group": group, "pid": 7 + rank, "hostname": host, "device": device,
-        "device_hex": f"0000:{device:02x}:00", "device_info": name,
-    }  # fmt: skip
-
-
-def as_json(devices, ranks, program="all_reduce_perf", **config):
-    us, nbytes = 5000.0, 2**30
-    algbw = nbytes / us * 1e-3
-    side = {"time": us, "alg_bw": algbw, "bus_bw": algbw * 2 * (ranks - 1) / ranks, "nwrong": None}
-    results = [{"size": nbytes, "out_of_place": side, "in_place": side}]
-    args = [f"/opt/nccl-tests/build/{program}", "-g", "8"]
-    return json.dumps({"version": 2, "args": args, "config": {**config, "devices": devices}, "results": results})
-
-
-def test_json_lists_one_gpu_of_each_process(read):
-    """One process of eight GPUs is one entry; two of them on two hosts are two."""
-    assert shapes(read(as_json([entry(0)], 8, nthreads=1, ngpus=8))) == {("all_reduce", 8, 1)}
-    assert shapes(read(as_json([entry(0, "a"), entry(8, "b")], 16, ngpus=8))) == {("all_reduce", 16, 2)}
-    every = [entry(rank, device=rank) for rank in range(8)]
-    assert shapes(read(as_json(every, 8, ngpus=8))) == {("all_reduce", 8, 1)}
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (as_json([entry(0)], 8, ngpus=1), "one rank communicates with nobody"),
-        (as_json([entry(0), entry(1)], 8, ngpus=1), "both on GPU 0 of host 'a'"),
-        (as_json([entry(0), entry(1, device=1)], 8), "is the number of ranks right"),
-        (as_json([entry(0), entry(1, "b", name="A100")], 2), "several kinds of GPU"),
-        (as_json([entry(0), entry(1, "b")], 2, "reduce_perf"), "no profile has a place for reduce"),
-        (as_json([entry(0), entry(1, "b")], 2)[:-30], "is not whole JSON"),
-        (json.dumps({**json.loads(as_json([entry(0), entry(1, "b")], 2)), "results": []}), "holds no results"),
-        (json.dumps({**json.loads(as_json([entry(0), entry(1, "b")], 2)), "results": [{"size": 8}]}), "result 1 lacks a value"),
-        (as_json([entry(0), entry(1, "b")], 2).replace("5000.0", "NaN"), "time nan is not positive"),
-    ],
-)  # fmt: skip
-def test_hostile_json(read, text, says):
-    with pytest.raises(ProfileError, match=says):
-        read(text, "x.json")
-
-
-def test_rccl_tests_json(read):
-    us, nbytes = 100.0, 2**20
-    record = {"numCycle": 0, "name": "AllReduce", "nodes": 2, "ranks": 2, "gpusPerRank": 8, "size": nbytes}
-    busbw = nbytes / us * 1e-3 * 2 * 15 / 16
-    record |= {"type": "float", "inPlace": 0, "time": us, "busBw": busbw, "wrong": "0"}
-    assert shapes(read(json.dumps([record]))) == {("all_reduce", 16, 2)}
-    with pytest.raises(ProfileError, match="found wrong results"):
-        read(json.dumps([{**record, "wrong": "3"}]))
 
 
 def test_a_log_that_is_one_long_word_is_read_in_time_that_grows_with_it(tmp_path):

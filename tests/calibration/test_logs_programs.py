@@ -1,6 +1,5 @@
-"""Logs of mamf-finder, nvbandwidth, perftest and PARAM comms, in the grammar these programs print."""
+"""Logs of mamf-finder, nvbandwidth and perftest, in the grammar these programs print."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -39,21 +38,8 @@ def test_mamf_finders_console_keeps_only_the_best(read):
 NVBANDWIDTH = (LOGS / "nvbandwidth.txt").read_text(encoding="utf-8")
 
 
-def nvbandwidth_json():
-    cases = [
-        ("host_to_device_memcpy_ce", [["55", "57"]]),
-        ("device_to_host_memcpy_ce", [["50", "52"]]),
-        ("host_to_device_bidirectional_memcpy_ce", [["30", "30"]]),
-        ("device_to_device_memcpy_read_ce", [["N/A", "700"], ["720", "N/A"]]),
-    ]
-    listed = [{"name": name, "status": "Passed", "bandwidth_matrix": matrix, "sum": 1.0} for name, matrix in cases]
-    devices = ["0: NVIDIA B200 (00000000:1b:00)", "1: NVIDIA B200 (00000000:43:00)"]
-    return json.dumps({"nvbandwidth": {"GPU Device list": devices, "testcases": listed}}, indent=1)
-
-
-@pytest.mark.parametrize("text", [NVBANDWIDTH, nvbandwidth_json(), "srun: job 7\n" + nvbandwidth_json()])
-def test_nvbandwidth(read, text):
-    log = read(text)
+def test_nvbandwidth(read):
+    log = read(NVBANDWIDTH)
     up, down, across = log.measurements
     nbytes = 512 * 2**20
     assert (up.kind, up.shape) == ("copy", {"nbytes": nbytes, "direction": "to_device"})
@@ -105,41 +91,6 @@ def test_perftest_latencies(read, verb):
         read(text.replace("usec", "cycles"))
 
 
-def param(ranks=16, collective="all_reduce", factor=2 * 15 / 16, hosts=("a", "b")):
-    hello = "".join(
-        f"Hello from Rank {rank}: [Rank {rank:3}] host {hosts[rank * len(hosts) // ranks]}, device: cuda:{rank % 8}, "
-        f"local_rank: {rank % 8} world_size: {ranks}, master_ip: 10.0.0.1\n"
-        for rank in range(ranks)
-    )
-    names = (
-        "size (B)", "nElementsPerRank", "Latency(us):p50", "p75", "p95", "Min", "Max", "AlgBW(GB/s)", "BusBW(GB/s)",
-    )  # fmt: skip
-    header = "\n\tCOMMS-RES" + "".join(f"{name:>18}" for name in names) + "\n"
-    rows = ""
-    for nbytes, us in ((2**20, 100.0), (2**30, 6000.0)):
-        algbw = nbytes / us * 1e-3
-        cells = (nbytes, nbytes // 4, us, us + 1, us + 2, us - 1, us + 9, f"{algbw:.3f}", f"{algbw * factor:.3f}")
-        rows += f"\tCOMMS-RES-{collective}-float32" + "".join(f"{cell!s:>18}" for cell in cells) + "\n"
-    sizes = f"[Rank   0] allSizes: [1048576] element_size: 4 local_rank: 0, num_pg 1, groupSize {ranks}\n"
-    return hello + sizes + header + rows
-
-
-def test_param_comms(read):
-    log = read("".join(f"0: {line}" for line in param().splitlines(keepends=True)))
-    first, second = log.measurements
-    assert first.shape == {"operation": "all_reduce", "num_ranks": 16, "num_nodes": 2, "nbytes": 2**20}
-    assert (first.time_s, second.time_s) == pytest.approx((1e-4, 6e-3))
-    assert log.machine == {"hosts": 2}
-
-
-def test_param_comms_without_hosts(read):
-    text = param().partition("[Rank   0] allSizes")
-    log = read(text[1] + text[2])
-    assert log.measurements[0].shape["num_nodes"] == 1
-    assert "16 ranks on one node are assumed" in log.notes[0]
-    assert read(text[1] + text[2], nodes=4).measurements[0].shape["num_nodes"] == 4
-
-
 MAMF = (MAMF_HEAD + MAMF_ROWS["one-rate"]).replace("--dtype float8_e4m3fn", "")
 HOSTILE = [  # a log, why it is refused
     (MAMF.replace("500.0 TFLOPS @ 1024", "nan TFLOPS @ 1024"), "TFLOPS = nan is not a positive number"),
@@ -150,19 +101,12 @@ HOSTILE = [  # a log, why it is refused
     (NVBANDWIDTH.replace("55.00", "-55.00"), "-55.00 is not a positive number"),
     (NVBANDWIDTH.partition("Running device_to_device")[0].replace("memcpy_ce", "memcpy_sm"), "no test that is read"),
     (NVBANDWIDTH.replace("Device 1: NVIDIA B200", "Device 1: NVIDIA A100"), "several kinds of GPU"),
-    (nvbandwidth_json()[:-40], "is not whole JSON"),
     (PERFTEST.replace("MB/sec", "Gb/sec"), "is the unit Gb/sec right"),  # the header of another run
     (PERFTEST.replace("MB/sec", "KB/sec"), "unknown unit 'KB/sec'"),
     (PERFTEST.replace("BW Test", "Bidirectional BW Test"), "both directions ran at once"),
     (PERFTEST.replace("LID 0x0c", "LID 0x0b"), "both ends are the same port"),
     (PERFTEST.replace("40000.00", "nan"), "BW average = nan is not a positive number"),
     (PERFTEST.replace("40000.00\t\t   0.640000", "40000.00"), "has 4 of 5 columns; was the log cut off"),
-    (param(ranks=8), "is the number of ranks right"),  # bandwidths of 16
-    (param(collective="reduce", factor=1.0), "no profile has a place for reduce"),
-    (param().replace("COMMS-RES-all_reduce", "COMMS-RES-QUANT-all_reduce"), "quantised"),
-    (param()[:-40], "was the log cut off"),
-    (param().partition("\tCOMMS-RES-")[1] + param().partition("\tCOMMS-RES-")[2], "comes before the header"),
-    (param().replace("6000.0", "nan", 1), "time nan is not positive"),
 ]
 
 

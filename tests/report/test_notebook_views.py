@@ -3,7 +3,6 @@
 import pytest
 from open_space import search
 
-from flopcast_validation.report import validation_report
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 
@@ -17,8 +16,7 @@ def answer(scenarios):
 
 @pytest.fixture(scope="module")
 def shown(answer):
-    report = validation_report()
-    return {"estimate": answer, "search": search(answer.scenario, confirm=3, top=3), "validation": report}
+    return {"estimate": answer, "search": search(answer.scenario, confirm=3, top=3)}
 
 
 @pytest.mark.thorough
@@ -36,7 +34,6 @@ def test_numbers_are_those_of_the_answer(shown):
     assert first["tp"] * first["cp"] * first["pp"] * first["dp"] == first["num_gpus"]
     scenario = found.scenario_at(int(found.select().best[0]))
     assert (scenario.plan.schedule, scenario.plan.recompute) == (first["schedule"], first["recompute"])
-    assert shown["validation"].to_frame()["error"].abs().mean() == pytest.approx(shown["validation"].mean_error)
 
 
 def test_the_table_of_a_timeline_holds_its_tasks(scenarios):

@@ -16,7 +16,7 @@ from flopcast_validation.runs.anchored import after_runs, sources
 from flopcast_validation.runs.export import file_of
 from flopcast_validation.runs.score import score_all
 from flopcast_validation.runs.transfer import Transfer, as_unknown, by_datasheet
-from flopcast_validation.runs.transfer_report import MEAN, coverages, rows_of
+from flopcast_validation.runs.transfer_report import coverages, summaries
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.specs import load_preset
@@ -178,17 +178,15 @@ def test_shares_are_slopes_of_the_values_that_drive_them(changes):
 
 
 @pytest.mark.thorough
-def test_the_report_has_every_lineage_and_the_means(scored, unknown):
+def test_the_report_has_every_way_to_know_a_run(scored, unknown):
     runs, after = unknown
     found = Transfer(scored, runs, by_datasheet(scored), {1: after, 3: after_runs(runs, 3)})
-    rows = rows_of(found)
-    assert [row.what for row in rows if row.lineage == MEAN] == [
+    rows = summaries(found)
+    assert [row.what for row in rows] == [
         "known", "known, GPU by datasheet", "unknown", "after one run", "after three runs",
     ]  # fmt: skip
-    for row in rows:
-        data = row.to_dict()
-        assert data["name"] == row.lineage
-        assert (data["before"] is None) == (not row.what.startswith("after"))
+    assert all(row.before == row.error for row in rows[:3])
+    assert rows[3].error < rows[3].before
     assert {each.name for each in coverages(found)} >= {"known framework, 16-bit", "unknown framework, after one run"}
     assert all(0 <= each.mean <= 1 and each.factor >= 1 for each in coverages(found))
     assert len(sources(scored)) == 2

@@ -9,7 +9,7 @@ from typing import Any
 from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs import Listing
 from flopcast_validation.runs.intervals import left_out_coverage
-from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json, worst
+from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json
 from flopcast_validation.runs.score import groups_of, in_the_wild
 from flopcast_validation.runs.scored import Scored, modelled
 from flopcast_validation.tables import cells, markdown, table_of
@@ -34,7 +34,7 @@ def print_runs(
         _write_files(out, scored, listing)
         return to_json(scored, groups)
     if listing.sweeps:
-        from flopcast_validation.runs.sweep_report import print_sweeps
+        from flopcast_validation.runs.sweeps import print_sweeps
 
         listed |= print_sweeps(out, scored)
     if listing.every:
@@ -65,24 +65,19 @@ def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, in_mar
     from flopcast_validation.runs.transfer import transfer
 
     found = transfer(scored, progress_bar, shipped)
-    rows, covered, summed = report.rows_of(found), report.coverages(found), report.summaries(found)
-    plain = {"transfer": [each.to_dict() for each in rows], "coverage": [each._asdict() for each in covered],
-             "summary": [each._asdict() for each in summed]}  # fmt: skip
+    covered, summed = report.coverages(found), report.summaries(found)
+    plain = {"coverage": [each._asdict() for each in covered], "summary": [each._asdict() for each in summed]}
     if in_markdown:
-        summary, coverage = (
-            markdown(columns, cells(columns, each))
-            for columns, each in ((report.SUMMARY, summed), (report.COVERAGE, covered))
-        )
-        out.print(f"{summary}\n\n{report.transfer_markdown(rows)}\n\n{coverage}", soft_wrap=True)
+        parts = ((report.SUMMARY, summed), (report.COVERAGE, covered))
+        tables = (markdown(columns, cells(columns, each)) for columns, each in parts)
+        out.print("\n\n".join(tables), soft_wrap=True)
         return plain
-    out.print(report.transfer_table(rows, out.width))
+    out.print(table_of(report.SUMMARY, summed, left=("framework",), gap=1))
     out.print(
         "known, unknown: with the framework, and as an unknown one of its time. GPU by datasheet: its profile is what "
         "the other GPUs have in common. after one run, three runs: values fitted to as many runs of the same source "
-        "and GPU (flopcast anchor), its others predicted; before: these without. ±: half-width of the interval at the "
-        "median.\n"
+        "and GPU (flopcast anchor), its others predicted; before: these without."
     )
-    out.print(table_of(report.SUMMARY, summed, gap=1))
     out.print(
         "Means over lineages, in the intervals that ship. score: the interval's width as a logarithm, and 20 times how "
         f"far a run lies beyond it. worse: lineages whose error grows by more than {report.WORSE:.0%}. Lineages with "
@@ -130,12 +125,12 @@ def _print_every(out: Any, scored: Sequence[Scored]) -> None:
 
 def _print_worst(out: Any, scored: Sequence[Scored]) -> None:
     rows = [
-        (f"{item.error:+.1%}", item.run.id, f"{item.run.gpu}, {item.run.framework}: {why}")
-        for item, why in worst(scored)
+        (f"{item.error:+.1%}", item.run.id, f"{item.run.gpu}, {item.run.framework}" + " does not fit" * (not item.fits))
+        for item in sorted(modelled(scored), key=lambda each: -abs(each.error or 0.0))[:10]
     ]
     if rows:
         out.print()
-        out.print(rows_table(("worst", "run", "why"), rows, left=("run", "why"), wrap=("why",)))
+        out.print(rows_table(("worst", "run", "of"), rows, left=("run", "of"), wrap=("of",)))
 
 
 def _write_files(out: Any, scored: Sequence[Scored], listing: Listing) -> None:

@@ -1,4 +1,4 @@
-"""Scores of groups in a terminal, in pages and as data, readings of the worst, and a picture for people."""
+"""Scores of groups in a terminal, in pages and as data, and a picture for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.readers.training_runs import NO_CONVENTION
 from flopcast_validation.runs.score import ErrorSummary
 from flopcast_validation.runs.scored import Scored, modelled
 from flopcast_validation.tables import Columns, cells, markdown
@@ -67,28 +66,6 @@ def markdown_table(groups: Sequence[ErrorSummary], by: Sequence[str] = (*HEADLIN
     shown = [each for each in shown if each.by != "framework" or each.count >= FEWEST_IN_PAGES]
     columns = {"published runs": "name", **{head: COLUMNS[name] for head, name in _IN_PAGES.items()}}
     return markdown(columns, cells(columns, shown))
-
-
-def worst(scored: Sequence[Scored], count: int = 10) -> list[tuple[Scored, str]]:
-    """The worst runs, each with our reading of why."""
-    ranked = sorted(modelled(scored), key=lambda item: -abs(item.error or 0.0))
-    return [(item, reading(item)) for item in ranked[:count]]
-
-
-def reading(item: Scored) -> str:
-    """Why a prediction may be off, from what is known of the run."""
-    run, scenario = item.run, item.run.choices[0]
-    known = {
-        "does not fit in memory by our account: the run did something we do not model": item.fits is False,
-        "ZeRO-3 of DeepSpeed gathers tensor by tensor": scenario.plan.zero_stage == 3 and "DeepSpeed" in run.framework,
-        "shared cluster, runs differ by up to 40 %": "Omni-Path" in scenario.cluster.name or "V100" in run.gpu,
-        "the GPU's power is capped below the profile's": "power" in run.gpu.lower() or "cap" in run.gpu.lower(),
-        "layout not fully stated; the fastest that fits was assumed": bool(run.inferred) and len(run.choices) > 1,
-        "flops_convention is not stated: are recomputed FLOPs counted?": NO_CONVENTION in run.inferred,
-        "8-bit recipes differ in what stays in 16 bits, and cast costs": scenario.training.format is not None,
-        "small kernels: the host's speed decides, which differs between machines": scenario.model.hidden_size <= 2048,
-    }
-    return next((text for text, applies in known.items() if applies), "no known cause")
 
 
 def draw(scored: Sequence[Scored], path: Path) -> None:

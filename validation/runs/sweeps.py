@@ -7,13 +7,14 @@ its runs differ in layout, and in what overlaps with compute, which may come wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from flopcast_validation.runs.scored import Scored, modelled
+from flopcast_validation.tables import table_of
 from sim.report.terminal import grouped
 from sim.specs import ParallelPlan, StackSpec
 
@@ -21,9 +22,6 @@ FEWEST = 3
 """Layouts a sweep needs for a rank correlation."""
 GOAL = 0.02
 """Regret that a planner can live with: about what repeats of one run differ by."""
-FEWEST_REPEATED = 3
-"""Layouts that a source must have measured more than once for their spread to stand for its sweeps."""
-_DRAWS = 2000
 _OTHER = ("overlap_", "fitted", "name", "parallel_save")
 _KERNELS = tuple(name for name in StackSpec.model_fields if not name.startswith(_OTHER))
 """Fields of a stack that a planner does not choose."""
@@ -31,14 +29,10 @@ _KERNELS = tuple(name for name in StackSpec.model_fields if not name.startswith(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A plan of a sweep, with every run of it: repeats count as one layout that takes their mean. [s]
-
-    each_s : the measurements as step times.
-    """
+    """A plan of a sweep, with every run of it: repeats count as one layout that takes their mean. [s]"""
 
     plan: ParallelPlan
     runs: tuple[Scored, ...]
-    each_s: tuple[float, ...]
     measured_s: float
     predicted_s: float
 
@@ -81,6 +75,10 @@ class SweepScore:
         """How much slower than the picked plan we take the fastest for."""
         return self.fastest.predicted_s / self.picked.predicted_s - 1.0
 
+    def words(self, layout: Layout) -> str:
+        """What a plan differs in from others of the sweep, in a few words."""
+        return " ".join(f"{LABELS.get(name, name + ' ')}{getattr(layout.plan, name)}" for name in self.differ)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         counts = {"sweep": self.name, "source": self.source, "runs": self.count, "layouts": len(self.layouts)}
@@ -90,38 +88,30 @@ class SweepScore:
 
 def sweeps_of(items: Sequence[Scored]) -> list[SweepScore]:
     """Every sweep of enough layouts among the runs that were predicted, in their order."""
-    groups = members_of(items)
+    kernels = attrgetter(*_KERNELS)
+    groups = grouped(((item.run.sweep, kernels(item.run.choices[0].stack)), item) for item in modelled(items))
     alike = grouped((first.run.sweep, first.run.choices[0].stack) for first, *_ in groups.values())
     scores = (_score(members, alike[members[0].run.sweep]) for members in groups.values())
     return [score for score in scores if score is not None]
 
 
-def members_of(items: Sequence[Scored]) -> dict[Any, list[Scored]]:
-    """Predicted runs by sweep."""
-    kernels = attrgetter(*_KERNELS)
-    return grouped(((item.run.sweep, kernels(item.run.choices[0].stack)), item) for item in modelled(items))
-
-
-def plan_of(item: Scored) -> ParallelPlan:
-    """A run's layout."""
-    return item.run.choices[0].plan
-
-
-def _layout(plan: ParallelPlan, runs: Sequence[Scored]) -> Layout:
-    """The layout of runs of one plan that we find equally fast: they are repeats."""
-    each_s = tuple(item.run.step_time_s(item.run.choices[0]) for item in runs)
-    predicted_s = float(np.mean([item.step_time_s or 0.0 for item in runs]))
-    return Layout(plan, tuple(runs), each_s, float(np.mean(each_s)), predicted_s)
-
-
 def _score(members: list[Scored], alike: Sequence[StackSpec]) -> SweepScore | None:
     from scipy.stats import kendalltau
 
-    repeats = grouped(((plan_of(item), item.step_time_s), item) for item in members)
+    # Runs of one plan that we find equally fast are repeats.
+    repeats = grouped(((item.run.choices[0].plan, item.step_time_s), item) for item in members)
     plans = {plan for plan, _ in repeats}
     if len(plans) < FEWEST:
         return None
-    layouts = tuple(_layout(plan, runs) for (plan, _), runs in repeats.items())
+    layouts = tuple(
+        Layout(
+            plan,
+            tuple(runs),
+            float(np.mean([item.run.step_time_s(item.run.choices[0]) for item in runs])),
+            float(np.mean([item.step_time_s or 0.0 for item in runs])),
+        )
+        for (plan, _), runs in repeats.items()
+    )
     tau = float(kendalltau([each.measured_s for each in layouts], [each.predicted_s for each in layouts]).statistic)
     first = members[0].run
     return SweepScore(
@@ -158,14 +148,7 @@ def _name(scenario: Any, sweep: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SweepSummary:
-    """The sweeps of one source, or of all.
-
-    within : sweeps whose regret is at most GOAL.
-    repeated, spread : layouts that were measured more than once, and the standard deviation of the logarithm of one
-        such measurement; None without.
-    oracle_regret : mean regret of a planner who knows the truth, on measurements that spread so; None where too few
-        were repeated. A lower bound: what was measured, chance included, is taken for the truth.
-    """
+    """The sweeps of one source, or of all; `within` counts those whose regret is at most GOAL."""
 
     source: str
     sweeps: int
@@ -175,51 +158,59 @@ class SweepSummary:
     median_regret: float
     worst_regret: float
     mean_tau: float | None
-    repeated: int
-    spread: float | None
-    oracle_regret: float | None
 
 
 def summaries_of(sweeps: Sequence[SweepScore]) -> list[SweepSummary]:
     """One for every source, in their order, and one for all."""
     named = grouped((each.source, each) for each in sweeps) | ({"all": list(sweeps)} if sweeps else {})
-    return [_summary(name, own) for name, own in named.items()]
+    found = []
+    for name, own in named.items():
+        regrets, taus = np.array([each.regret for each in own]), [each.tau for each in own if each.tau is not None]
+        sizes = float(regrets.mean()), float(np.median(regrets)), float(regrets.max())
+        counts = len(own), sum(each.count for each in own), int((regrets <= GOAL).sum())
+        found.append(SweepSummary(name, *counts, *sizes, float(np.mean(taus)) if taus else None))
+    return found
 
 
-def _summary(name: str, sweeps: Sequence[SweepScore]) -> SweepSummary:
-    regrets, taus = np.array([each.regret for each in sweeps]), [each.tau for each in sweeps if each.tau is not None]
-    repeated, spread = spread_of(sweeps)
-    # The spread of one source says nothing of another's.
-    known = spread is not None and repeated >= FEWEST_REPEATED and len({each.source for each in sweeps}) == 1
-    return SweepSummary(
-        source=name,
-        sweeps=len(sweeps),
-        runs=sum(each.count for each in sweeps),
-        within=int((regrets <= GOAL).sum()),
-        mean_regret=float(regrets.mean()),
-        median_regret=float(np.median(regrets)),
-        worst_regret=float(regrets.max()),
-        mean_tau=float(np.mean(taus)) if taus else None,
-        repeated=repeated,
-        spread=spread,
-        oracle_regret=float(np.mean([oracle_regret(each, spread or 0.0) for each in sweeps])) if known else None,
+LABELS = {"microbatch_size": "mbs ", "num_chunks": "chunks ", "schedule": "", "zero_stage": "ZeRO ",
+          "sequence_parallel": "SP "}  # fmt: skip
+SWEEPS = {
+    "sweep": "name",
+    "plans": lambda each: f"{len(each.layouts)}",
+    "tau": "tau:.2f",
+    "regret": "regret:.1%",
+    "picked": lambda each: each.words(each.picked),
+    "fastest": lambda each: each.words(each.fastest) if each.regret else "the same",
+    "ours": lambda each: f"{each.believed_loss:+.1%}" if each.regret else "",
+}
+SOURCES = {
+    "source": lambda each: short_name(each.source), "sweeps": "sweeps", "runs": "runs:,", "within": "within",
+    "mean": "mean_regret:.1%", "median": "median_regret:.1%", "worst": "worst_regret:.1%", "tau": "mean_tau:.2f",
+}  # fmt: skip
+
+
+def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
+    """Print the sweeps; plain data of each and of each source."""
+    sweeps = sweeps_of(scored)
+    if not sweeps:
+        out.print("no sweep of three layouts or more\n")
+        return {"sweeps": [], "sweep_summaries": []}
+    words, summaries = ("sweep", "picked", "fastest"), summaries_of(sweeps)
+    for source, own in grouped((each.source, each) for each in sweeps).items():
+        out.print(short_name(source))
+        out.print(table_of(SWEEPS, own, left=words, wrap=words))
+        out.print()
+    out.print(table_of(SOURCES, summaries, wrap=("source",)))
+    out.print(
+        "A sweep keeps model, machine, batch, precision and kernels; its plans differ in layout, schedule, micro-batch "
+        "and recomputation, and one measured several times counts once, by its mean. Sweeps of two plans are left out. "
+        "regret: how much slower, as measured, the plan we would pick is than the fastest; ours: how much slower we "
+        "take the fastest for. tau: Kendall's, of measured and predicted step times. "
+        f"within: sweeps of at most {GOAL:.0%} regret.\n"
     )
+    return {"sweeps": [each.to_dict() for each in sweeps], "sweep_summaries": list(map(asdict, summaries))}
 
 
-def spread_of(sweeps: Sequence[SweepScore]) -> tuple[int, float | None]:
-    """How many layouts were measured more than once, and the standard deviation of the log of one measurement."""
-    repeated = [np.log(layout.each_s) for each in sweeps for layout in each.layouts if len(layout.runs) > 1]
-    free = sum(len(logs) - 1 for logs in repeated)
-    squares = sum(float(((logs - logs.mean()) ** 2).sum()) for logs in repeated)
-    return len(repeated), float(np.sqrt(squares / free)) if free else None
-
-
-def oracle_regret(sweep: SweepScore, spread: float, seed: int = 0) -> float:
-    """Mean regret of one who picks what is fastest in truth, where every run's measurement spreads by chance.
-
-    `spread` is the standard deviation of the logarithm of one measurement.
-    """
-    truth = np.log([layout.measured_s for layout in sweep.layouts])
-    width = spread / np.sqrt([len(layout.runs) for layout in sweep.layouts])
-    drawn = truth + width * np.random.default_rng(seed).standard_normal((_DRAWS, len(truth)))
-    return float(np.expm1(drawn[:, truth.argmin()] - drawn.min(axis=1)).mean())
+def short_name(source: str) -> str:
+    """A source without what stands in brackets."""
+    return source.partition(" (")[0]
