@@ -8,10 +8,10 @@ from open_space import search
 from timing import seconds
 
 from sim import estimate, load_scenario
+from sim.search.formula import price_space
 from sim.search.layered import layered_plans
-from sim.search.plans.space import build_space
-from sim.search.prices.formula import price_space
 from sim.search.room import WAYS
+from sim.search.space import build_space
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 MAIN = SCENARIOS / "gpt3-175b-4096-a100.yaml"
@@ -19,7 +19,7 @@ MAIN = SCENARIOS / "gpt3-175b-4096-a100.yaml"
 
 @pytest.mark.parametrize(
     ("axes", "least"),
-    [({"context": (1, 2, 4, 8)}, 300), ({}, 300)],
+    [({"cp": (1, 2, 4, 8)}, 300), ({"cp": 1}, 300)],
     ids=["every cp", "no cp"],
 )
 def test_plans_a_second(benchmark, axes, least):
@@ -28,7 +28,7 @@ def test_plans_a_second(benchmark, axes, least):
     scenario = load_scenario(MAIN)
 
     def price():
-        space = build_space(scenario, (4096, 4096), **axes)
+        space = build_space(scenario, (4096, 4096), fixed=axes)
         fits = np.count_nonzero(price_space(space).memory_bytes <= scenario.cluster.gpu.memory_bytes)
         return space.num_plans, fits
 

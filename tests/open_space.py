@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from sim import search as sim_search
-from sim.search.prices.formula import price_space
+from sim.search.formula import price_space
 from sim.search.sweep import sweep as sim_sweep
 
 search = partial(sim_search, any_framework=True)

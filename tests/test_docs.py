@@ -47,7 +47,6 @@ LIGHTER = {
     "-s 'plan.ep=[8,16,32]' --why": "-s 'plan.ep=[8,16]' --room none --why",
     "search scenarios/qwen3-235b-a22b-256-h100.yaml --why plan.recompute_modules=moe_act,layernorm": f"search {SMALL} --why plan.recompute_modules=mlp",
     "simulate scenarios/gpt-1t-3072-a100.yaml --contention": f"simulate {SMALL} --contention",
-    "--sweep plan.ep=8,16,32,64": "--sweep plan.ep=8,16",
     "simulate scenarios/gpt-1t-3072-a100.yaml --link-down": f"simulate {SMALL} --link-down",
     "search scenarios/gpt-1t-3072-a100.yaml --room": f"search {SMALL} --room",
     "search scenarios/gpt-1t-3072-a100.yaml --why plan.tp=8 --why plan.pp=64": f"search {SMALL} --why plan.tp=8 --why plan.pp=4",

@@ -75,7 +75,7 @@ def test_names_of_sim_are_loaded_from_their_homes_when_they_are_asked_for() -> N
         "import sys, sim; "
         "from sim import SpecError; "
         "assert not {'numpy', 'sim.specs'} & {*sys.modules}, 'an error needs no numbers'; "
-        "import sim.estimate, sim.simulate, sim.search.plans.space; "  # modules of the same names as functions
+        "import sim.estimate, sim.simulate, sim.search.space; "  # modules of the same names as functions
         "from sim import estimate, search, simulate; "
         "assert estimate is sys.modules['sim.estimate'].estimate; "
         "assert simulate is sys.modules['sim.simulate'].simulate; "

@@ -17,11 +17,11 @@ from sim.foreign.exporters import check_beside_plan
 from sim.search import SearchResult
 from sim.search import search as run
 from sim.search.axes import SIZE
+from sim.search.by_schedule import schedules_named, search_schedules
 from sim.search.explain import check_fields, rank_plan, why_not
-from sim.search.plans.space import as_fixed
+from sim.search.fields import as_fixed, read_words
 from sim.search.risk import RANKED, at_risk, check_risk
 from sim.search.room import check_ways
-from sim.search.schedules.by_schedule import schedules_named, search_schedules
 from sim.search.sensitivity import sensitivity as cost_of_values
 from sim.search.sweep import sweep
 from sim.specs import Scenario, load_scenario
@@ -44,7 +44,7 @@ SPACE = Fills(
         read=lambda words, _: opt.read_limit(words),
         help="Memory that a plan may use of a GPU, such as 72 GB; default: all the driver gives.",
     ),
-    objective=Opt(help="What is best: step_time, days, cost or memory_headroom."),
+    objective=Opt(help="What is best: step_time, days or cost."),
     room=Opt(
         read=lambda words, _: _ways(words),
         default="modules,block",
@@ -98,7 +98,7 @@ class Questions:
         """Whether --sweep goes over the number of GPUs."""
         return any(word.partition("=")[0].strip() == SIZE for word in self.sweep)
 
-    def check(self, kept: Kept, objective: str) -> None:
+    def check(self, kept: Kept) -> None:
         """Refuse what has nothing to say beside --sweep or --risk, and what cannot be answered."""
         asked = {"--why": bool(self.why), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
         beside = {"--schedules": self.schedules is not None, "-o": kept.output is not None}
@@ -120,7 +120,7 @@ class Questions:
             raise SpecError(f"--figure draws one of --sweep, --sensitivity and --pareto, but there is {there}")
         opt.check_numbers(top=self.top)
         if self.risk is not None:
-            check_risk(self.risk, objective)
+            check_risk(self.risk)
         if self.schedules is not None:
             schedules_named(self.schedules)  # a name that there is not is said at once
 
@@ -139,13 +139,13 @@ def search(
 
     scenario : A scenario in YAML; its plan, if any, says how many GPUs.
     """
-    questions.check(kept, space.keywords.get("objective", "step_time"))
+    questions.check(kept)
     why = [each for words in questions.why for each in words.split()]
     own = OWN in why
     given, fixed, size = _load(scenario, overrides, profile, own)
     if questions.why and not why:
         raise SpecError(f"--why names no field; write --why plan.tp=4, or --why {OWN} for the scenario's own plan")
-    _, named = as_fixed(given, [each for each in why if each != OWN])
+    named = read_words(given, [each for each in why if each != OWN])
     check_fields(named, any_of_plan=own)
     if kept.export_to is not None:
         check_beside_plan(given, kept.export_to)
@@ -229,8 +229,6 @@ def _sweep(scenario: Scenario, words: Sequence[str], options: dict[str, Any]) ->
         swept = sweep(scenario, words, progress=progress, **options)
 
     def require_all() -> None:
-        if not swept.finished:
-            raise KeyboardInterrupt
         if all(point.best is None for point in swept.points):
             raise InfeasiblePlan("no point of the sweep has a plan that can be run; why not is said at each")
 

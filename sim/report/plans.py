@@ -153,7 +153,7 @@ def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence
     """Columns of every table of plans by heading: step time, what the objective counts, losses, MFU, memory."""
     counted = [amount(objective, answer) for answer in answers]
     columns = {"step": [show_time(answer.step_time_s) for answer in answers]}
-    if counted and counted[0].heading not in ("step", "memory"):  # these have a column anyway
+    if counted and counted[0].heading != "step":  # which has a column anyway
         columns |= {counted[0].heading: [each.text for each in counted]}
     columns |= {"loss": [*losses]} if losses else {}
     columns["MFU"] = [f"{answer.mfu:.1%}" for answer in answers]
@@ -175,9 +175,6 @@ class Amount(NamedTuple):
 def amount(objective: str, answer: Estimate) -> Amount:
     """What an objective counts: of the whole run where its tokens are known, else of a step."""
     days = None if answer.training_time_s is None else answer.training_time_s / 86400
-    if objective == "memory_headroom":
-        total = answer.largest.total
-        return Amount("memory", "memory of the fullest GPU [GB]", total / 1e9, show(total, "B"))
     if objective == "days" and days is not None:
         return Amount("days", "time of the run [days]", days, significant(days))
     if objective == "cost" and days is not None:
@@ -198,46 +195,39 @@ def run_cost(scenario: Scenario) -> tuple[float, str]:
 
 
 class Apart(NamedTuple):
-    """What an answer takes more than the best of what the objective counts, by cause, in a unit (s or B)."""
+    """Seconds by cause that an answer takes more than the best, which takes so many in all. [s]"""
 
     what: str
     causes: Mapping[str, float]
     whole: float
-    unit: str
 
     def largest(self, least: float, most: int = 3) -> str:
         """The largest causes in words, those of at least a share of the whole."""
-        return largest(self.causes, least * self.whole, most, self.unit)
+        return largest(self.causes, least * self.whole, most)
 
 
 def apart(result: SearchResult, answer: Estimate) -> Apart:
-    """Seconds by cause, of as many GPUs where cost counts; bytes by purpose where memory does."""
-    best = result.best[0].answer
-    if result.objective == "memory_headroom":
-        here, there = best.largest.to_dict(), answer.largest.to_dict()
-        parts = {name: there[name] - here[name] for name in here if name != "total"}
-        ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
-        return Apart("Memory of the fullest GPU by purpose", ranked, here["total"], "B")
+    """Seconds by cause, of as many GPUs where cost counts."""
     what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
-    return Apart(what, losses_by_cause(result, answer), best.step_time_s, "s")
+    return Apart(what, losses_by_cause(result, answer), result.best[0].answer.step_time_s)
 
 
-def largest(causes: Mapping[str, float], least: float, most: int = 3, unit: str = "s") -> str:
-    """The largest seconds, or bytes, by cause in words, either sign."""
+def largest(causes: Mapping[str, float], least: float, most: int = 3) -> str:
+    """The largest seconds by cause in words, either sign."""
     ranked = sorted(causes.items(), key=lambda item: -abs(item[1]))[:most]
-    seen = [f"{cause.replace('_', ' ')} {signed(amount, unit)}" for cause, amount in ranked if abs(amount) >= least]
+    seen = [f"{cause.replace('_', ' ')} {signed(amount)}" for cause, amount in ranked if abs(amount) >= least]
     return ", ".join(seen)
 
 
-def signed(amount: float, unit: str = "s") -> str:
-    """`+1.2 s` or `-300 ms`, `+1.2 GB`."""
-    return f"{'-' if amount < 0 else '+'}{show_time(abs(amount)) if unit == 's' else show(abs(amount), unit)}"
+def signed(amount: float) -> str:
+    """`+1.2 s` or `-300 ms`."""
+    return f"{'-' if amount < 0 else '+'}{show_time(abs(amount))}"
 
 
 def lost(result: SearchResult, answer: Estimate) -> str:
     """What an answer loses against the best, by the objective."""
-    words = {"step_time": "", "memory_headroom": " of memory"}
-    return f"{loss_of(result, answer):+.1%}{words.get(result.objective, f' by {result.objective}')}"
+    by = "" if result.objective == "step_time" else f" by {result.objective}"
+    return f"{loss_of(result, answer):+.1%}{by}"
 
 
 def ordinal(number: int) -> str:

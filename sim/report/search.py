@@ -97,7 +97,7 @@ def _at_risk(result: SearchResult) -> list[str]:
             f"Ranked by what {share} take at most: {takes[0]} for the first plan. The fastest plan, "
             f"{say.plan_line(risk.fastest.answer)}, is number {risk.place}: it takes "
             f"{show_time(risk.fastest.answer.step_time_s)}, but {takes[1]} at that risk, since more of its step is "
-            f"uncertain ({risk.part})."
+            "uncertain."
         )
     sure = f"None outside of the {risk.ranked} fastest plans can be better."
     if risk.gap:
@@ -161,8 +161,6 @@ def schedules_view(result: SearchResult) -> Group:
             f"{proven} proven to be the best of its schedule{dealt}{among}.",
         ]
         notes += [f"{each.schedule}: another plan may be up to {each.found.gap:.1%} better" for each in unproven]
-        if any(each.asynchronous for each, _ in found):
-            notes.append("* gradients come late, which changes training: not among the best plans")
     reasons = grouped((str(each.reason), each.schedule) for each in result.schedules if each.best is None)
     parts += [Text(note, style="dim") for note in notes]
     return Group(*parts, *(Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()))
@@ -172,7 +170,7 @@ def _schedules_table(result: SearchResult, found: list[tuple[ScheduleBest, Estim
     answers = [answer for _, answer in found]
     sizes = [f"{each.num_gpus:,}" for each in answers]
     columns = {
-        "schedule": [f"{each.schedule}{'*' if each.asynchronous else ''}" for each, _ in found],
+        "schedule": [each.schedule for each, _ in found],
         **({"GPUs": sizes} if len(set(sizes)) > 1 else {}),
         **say.answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
         "plan": [", ".join(say.short_words(answer.scenario.plan, differ)) for answer in answers],

@@ -42,7 +42,7 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
     """
     from matplotlib.patheffects import withStroke
 
-    gpus, front = result.space.gpus_of(result.prices.row), result.pareto()
+    gpus, front = result.column("num_gpus"), result.pareto()
     sizes = np.unique(gpus[front])
     shades, several = _shades(len(sizes)), len(sizes) > 1
     figure = new_figure(width_in, 4.8)
@@ -84,7 +84,7 @@ def draw_pareto(result: SearchResult, width_in: float = WIDTH) -> Any:
 
 def _draw_costs(panel: Any, result: SearchResult, front: np.ndarray, sizes: np.ndarray, shades: Sequence[Any]) -> None:
     """What the fastest plan of each number of GPUs takes and costs; hollow if another one is faster and cheaper."""
-    gpus, seconds = result.space.gpus_of(result.prices.row), result.prices.step_time_s
+    gpus, seconds = result.column("num_gpus"), result.prices.step_time_s
     steps, unit = run_cost(result.space.scenario)
     times = np.array([seconds[front[gpus[front] == size]].min() * steps for size in sizes])
     costs = times * sizes
@@ -150,13 +150,13 @@ def _draw_losses(panel: Any, result: SearchResult, rows: Sequence[ValueCost], us
         panel.text(place, height, label, ha="center", va="bottom", rotation=90 if many else 0, **look)
     panel.set_xticks(range(len(rows)), [cell(each.value) for each in rows], fontsize=7, rotation=60 if many else 0)
     panel.set_ylim(min(0.0, 110 * min([0.0, *losses])), (130 if many else 115) * top)
-    panel.set_ylabel("more memory [%]" if result.objective == "memory_headroom" else "loss [%]", fontsize=8)
+    panel.set_ylabel("loss [%]", fontsize=8)
     panel.tick_params(axis="y", labelsize=7)
     open_panels(panel)
 
 
 def _look(cause: str) -> tuple[str, str]:
-    """What a cause of time, or a purpose of memory, is called in a legend, and its colour."""
+    """What a cause of time is called in a legend, and its colour."""
     if cause in GROUP_OF and cause != "optimizer":
         group = GROUPS[GROUP_OF[cause]]
         return group.label, group.colour

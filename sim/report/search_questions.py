@@ -53,8 +53,8 @@ def _place(result: SearchResult, why: Why) -> str:
     assert why.answer is not None
     if why.among:
         return ""  # its ranks are said one by one
-    if why.tried:
-        return f"; the search has no formula for such plans: this is the best of {why.tried} that were tried"
+    if why.left_out:
+        return f"; the search left such plans out: this is the best of {why.left_out:,}"
     if why.searched is not None:
         sure = "" if why.searched.found.proven else f" (another may be up to {why.searched.found.gap:.1%} better)"
         return f"; best of {why.searched.found.plans:,} such plans{sure}"
@@ -124,7 +124,7 @@ def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) ->
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for cause, amount in there.causes.items():
         if abs(amount) >= SEEN * there.whole:
-            table.add_row(cause.replace("_", " "), say.signed(amount, there.unit), f"{amount / there.whole:+.1%}")
+            table.add_row(cause.replace("_", " "), say.signed(amount), f"{amount / there.whole:+.1%}")
     if table.row_count:
         parts += [f"{there.what}, against the best:", indented(table)]
     if steps:

@@ -20,7 +20,7 @@ from sim.specs.frameworks import stack_words
 from sim.specs.writing import ABSENT, differing_fields
 from sim.table import Table, facts_table, plain_table, rows_table
 from sim.uncertainty import least_told_apart
-from sim.units import listed, show, show_time
+from sim.units import listed, show, show_bare, show_time
 
 MOST_UNFOLDED = 4
 """Fields of a section of another name that are shown at once."""
@@ -213,7 +213,10 @@ def field_words(path: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        from sim.search.axes import Axis
-
-        return Axis(short_path(path), path, unit_of(path.rpartition(".")[2])).show(value)
+        unit = unit_of(path.rpartition(".")[2])
+        if unit is None:
+            return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+        if short_path(path).endswith(("inter_node_bandwidth", "nic_bandwidth")):  # which are sold in bits a second
+            return show_bare(8 * value, "bits_per_s")
+        return show_bare(value, unit)
     return ", ".join(map(str, value)) or "–" if isinstance(value, list) else str(value)

@@ -64,7 +64,7 @@ def price_batches(
     for batch in batches:
         training = scenario.training.replace(global_batch_size=batch)
         given = scenario.replace(training=training, plan=ParallelPlan(placement=scenario.plan.placement))
-        among: dict[str, Any] = {"gpus": gpus, "context": (1,), "experts": (expert_degree(scenario, batch),)}
+        among: dict[str, Any] = {"gpus": gpus, "fixed": {"cp": 1, "ep": expert_degree(scenario, batch)}}
         found = plans[batch] = []
         try:  # how fast it could be trained at all: whichever framework can run the plan
             found.append(search(given, **among, top=1, confirm=1, layouts=False, any_framework=True))
@@ -89,7 +89,7 @@ def price_batches(
 def _fastest(plans: SearchResult, some: Bools) -> pd.Series[float]:
     """Step time of the fastest of some plans by number of GPUs. [s]"""
     prices = plans.prices.take(some)
-    return pd.Series(prices.step_time_s).groupby(plans.space.gpus_of(prices.row)).min()
+    return pd.Series(prices.step_time_s).groupby(plans.space.columns.num_gpus[prices.row]).min()
 
 
 def work_time(times: pd.DataFrame, steps: pd.Series[float], num_gpus: int) -> float:

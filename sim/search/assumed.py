@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from sim.pricing.deal import dealt_layers
 from sim.pricing.layouts import LAYOUT
 from sim.schedules.registry import schedules
 from sim.search.best_first import gap_of
 from sim.search.candidate import ScheduleBest, StagesSearched
-from sim.search.plans.layouts import FIELDS, ROOM, SCHEDULES, USUAL_DEPTHS
-from sim.search.plans.space import Space
+from sim.search.fields import FIELDS, ROOM, SCHEDULES, Fields
+from sim.search.layouts import USUAL_DEPTHS
+from sim.search.space import Space
 from sim.specs import Scenario
 from sim.specs.framework_plans import framework_words, rules_of_scenario
 from sim.units import listed, show, show_time, value_words
@@ -29,10 +30,10 @@ def assumptions_of(result: SearchResult) -> tuple[str, ...]:
     stated = [
         *proof_of(result),
         *_schedules(result.schedules, space),
-        *_room(result.room, result.objective),
+        _room(result.room),
         framework_assumed(space.runs_on, scenario),
         *_stack(space),
-        _fixed({**space.fixed, **result.ways_fixed}),
+        _fixed(space.fixed),
         *_plans(space),
         *memory_of(result),
         *_best(result),
@@ -63,47 +64,35 @@ def proof_of(result: SearchResult) -> list[str]:
     return [proven, *([_stages(stages, result.best[0].worth(result.objective))] if result.best and stages else [])]
 
 
-def _schedules(searched: Sequence[ScheduleBest], space: Space) -> list[str]:
-    """Return which schedules were searched besides those that are priced, and which were not."""
+def _schedules(searched: Sequence[ScheduleBest], space: Space) -> Iterator[str]:
+    """Yield which schedules were searched besides those that are priced, and which were not."""
     names = [each.schedule for each in searched]
-    left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
-    more = f"--schedules all also searches {len(left)} other schedules ({', '.join(left)})"
-    if not names:
-        return [more]
     proven, rest = ([each.schedule for each in searched if each.found.proven is sure] for sure in (True, False))
-    stated = [f"a plan with {', '.join(rest)} may still be better: not all could be ruled out"] if rest else []
+    if rest:
+        yield f"a plan with {', '.join(rest)} may still be better: not all could be ruled out"
     if proven:
-        stated.append(
-            f"under {', '.join(proven)} the best plan of each schedule is proven, and later ones may be missing"
-        )
-    foreign = [each.schedule for each in searched if not space.has_schedule(each.schedule)]
-    if foreign:
+        yield f"under {', '.join(proven)} the best plan of each schedule is proven, and later ones may be missing"
+    if foreign := [name for name in names if not space.has_schedule(name)]:
         words = framework_words(space.scenario.stack.framework)
-        stated.append(f"{words} does not have {', '.join(foreign)}, so these are not among the best plans")
-    if any(each.asynchronous for each in searched):
-        stated.append("asynchronous schedules train another way (gradients come late): not among the best plans")
+        yield f"{words} does not have {', '.join(foreign)}, so these are not among the best plans"
+    left = [each.name for each in schedules() if each.name not in (*names, *SCHEDULES) and not each.asynchronous]
     if left:
-        stated.append(more)
-    return stated
+        yield f"--schedules all also searches {len(left)} other schedules ({', '.join(left)})"
 
 
-def _room(room: Sequence[str], objective: str) -> list[str]:
+def _room(room: Sequence[str]) -> str:
     """Return what plans might do to fit, and what they might not."""
-    if objective == "memory_headroom":
-        return [
-            "only recompute none, selective (the scenario's modules) and full were tried, with nothing in host memory"
-        ]
     words = {
         "modules": "recomputing any set of modules",
         "block": "recomputing some layers of every stage",
         "offload": "states or activations in host memory",
     }
-    tried = " or ".join(words[way] for way in room)
     left = [way for way in words if way not in room]
     more = f"; --room {','.join((*room, *left))} also tries {' and '.join(words[way] for way in left)}" if left else ""
     if not room:
-        return [f"only recompute none, selective (the scenario's modules) and full were tried{more}"]
-    return [f"a plan that does not fit was also tried with {tried}, and its fastest form that fits was kept{more}"]
+        return f"only recompute none, selective (the scenario's modules) and full were tried{more}"
+    tried = " or ".join(words[way] for way in room)
+    return f"a plan that does not fit was also tried with {tried}, and its fastest form that fits was kept{more}"
 
 
 def _stages(stages: StagesSearched, worth: float) -> str:
@@ -150,7 +139,7 @@ def _stack(space: Space) -> list[str]:
     ]
 
 
-def _fixed(fixed: Mapping[str, Any]) -> str:
+def _fixed(fixed: Fields) -> str:
     """Return which fields of the plan were set, and which were searched."""
     free = [name for name in FIELDS if name not in fixed and name not in ROOM[1:]]
     searched = f"the search chose {', '.join(free)}, whatever the scenario's own plan says"
@@ -160,78 +149,61 @@ def _fixed(fixed: Mapping[str, Any]) -> str:
     return f"every plan has {words}, as set; {searched}"
 
 
-def _plans(space: Space) -> list[str]:
-    """Return which degrees were searched, and what of the scenario's own plan was not."""
+def _plans(space: Space) -> Iterator[str]:
+    """Yield which degrees were searched, and what of the scenario's own plan was not."""
     model, plan, length = space.scenario.model, space.scenario.plan, space.scenario.training.sequence_length
-    contexts, experts = (sorted(set(space.layouts[:, LAYOUT.index(name)].tolist())) for name in ("cp", "ep"))
-    stated = [
-        f"context parallelism was tried with cp {listed(contexts)}, which leaves pieces of {length // contexts[-1]:,} "
-        "tokens or more; -s plan.cp=[…] names others"
-    ]
+    degrees = {name: sorted(set(space.layouts[:, LAYOUT.index(name)].tolist())) for name in ("cp", "ep", "pp")}
+    yield (
+        f"context parallelism was tried with cp {listed(degrees['cp'])}, which leaves pieces of "
+        f"{length // degrees['cp'][-1]:,} tokens or more; -s plan.cp=[…] names others"
+    )
     if model.num_experts:
-        stated.append(f"expert parallelism was tried with ep {listed(experts)}; -s plan.ep=[…] names others")
+        yield f"expert parallelism was tried with ep {listed(degrees['ep'])}; -s plan.ep=[…] names others"
         if plan.etp > 1:
-            stated.append("each expert is cut over its tensor-parallel group (etp = tp), as by the scenario's plan")
-    stated += _uneven(space)
+            yield "each expert is cut over its tensor-parallel group (etp = tp), as by the scenario's plan"
+    dealt = dealt_layers(model, plan)
+    if uneven := [pp for pp in degrees["pp"] if dealt % pp]:
+        remedies = ""
+        for counted in (("head_as_layer",), ("embedding_as_layer", "head_as_layer")):
+            added = [name for name in counted if not getattr(plan, name)]
+            divides = [pp for pp in USUAL_DEPTHS if (dealt + len(added)) % pp == 0]
+            if added and divides:
+                words = " ".join(f"--set plan.{name}=true" for name in added)
+                remedies += f"; {words} makes {dealt + len(added)}, which pp {listed(divides)} divides"
+        yield (
+            f"pp {listed(uneven)} does not divide the {dealt} layers: some ranks hold one more (uneven_layers), in one "
+            f"chunk{remedies}"
+        )
     if plan.sequence_slices > 1:
-        stated.append("sequence slices of the scenario's plan are not searched")
-    return stated
-
-
-def _uneven(space: Space) -> list[str]:
-    """A sentence if some pipelines do not divide the layers evenly, and what would divide them."""
-    plan, dealt = space.scenario.plan, dealt_layers(space.scenario.model, space.scenario.plan)
-    depths = sorted(set(space.layouts[:, LAYOUT.index("pp")].tolist()))
-    uneven = [pp for pp in depths if dealt % pp]
-    if not uneven:
-        return []
-    remedies = ""
-    for counted in (("head_as_layer",), ("embedding_as_layer", "head_as_layer")):
-        added = [name for name in counted if not getattr(plan, name)]
-        more = dealt + len(added)
-        if added and (divides := [pp for pp in USUAL_DEPTHS if more % pp == 0]):
-            words = " ".join(f"--set plan.{name}=true" for name in added)
-            remedies += f"; {words} makes {more}, which pp {listed(divides)} divides"
-    return [
-        f"pp {listed(uneven)} does not divide the {dealt} layers: some ranks hold one more (uneven_layers), in one "
-        f"chunk{remedies}"
-    ]
+        yield "sequence slices of the scenario's plan are not searched"
 
 
 def memory_of(result: SearchResult) -> list[str]:
     """Return how much of a GPU's memory plans may take, where that is not what it is sold with."""
     gpu, limit = result.space.scenario.cluster.gpu, result.memory_limit_bytes
+    taken, usable = show(limit, "B"), show(gpu.usable_bytes, "B")
     if limit > gpu.usable_bytes:
-        return [
-            f"plans may take {show(limit, 'B')} of a GPU, but one {gpu.name} has only {show(gpu.usable_bytes, 'B')}: "
-            "those that take more do not run there"
-        ]
+        return [f"plans may take {taken} of a GPU, but one {gpu.name} has only {usable}: larger ones do not run there"]
     if limit < gpu.usable_bytes:
-        return [f"plans use at most {show(limit, 'B')} of a GPU (--memory-limit)"]
+        return [f"plans use at most {taken} of a GPU (--memory-limit)"]
     if limit < gpu.memory_bytes:
-        return [
-            f"plans may use {show(limit, 'B')}, which the driver leaves of the {show(gpu.memory_bytes, 'B')} of a "
-            f"{gpu.name}; --memory-limit sets another limit"
-        ]
+        sold = f"{show(gpu.memory_bytes, 'B')} of a {gpu.name}"
+        return [f"plans may use {taken}, which the driver leaves of the {sold}; --memory-limit sets another limit"]
     return []
 
 
-def _best(result: SearchResult) -> list[str]:
-    """Return how near the best plan is to the end of the memory, and how sure its step time is.
+def _best(result: SearchResult) -> Iterator[str]:
+    """Yield how near the best plan is to the end of the memory, and how sure its step time is.
 
     A limit below what the driver leaves of a GPU is a reserve that the user has already chosen.
     """
-    if not result.best or result.objective == "memory_headroom":
-        return []
-    answer, limit = result.best[0].answer, result.memory_limit_bytes
-    low, high = map(show_time, answer.step_time_interval_s)
-    stated = [
-        f"step times are estimates (the best plan's, 90 %: {low} to {high}): plans a few percent apart are worth a "
-        "trial on the machine"
-    ]
-    free = limit - answer.largest.total
-    if free < CLOSE * limit and limit >= answer.memory_available_bytes:
-        stated.append(
-            f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"
+    for answer in (each.answer for each in result.best[:1]):
+        low, high = map(show_time, answer.step_time_interval_s)
+        yield (
+            f"step times are estimates (the best plan's, 90 %: {low} to {high}): plans a few percent apart are worth a "
+            "trial on the machine"
         )
-    return stated
+        limit = result.memory_limit_bytes
+        free = limit - answer.largest.total
+        if free < CLOSE * limit and limit >= answer.memory_available_bytes:
+            yield f"the best plan leaves {show(free, 'B')} of the memory free; a lower --memory-limit keeps a reserve"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.estimate import Estimate, estimate
-from sim.schedules import get_schedule
 from sim.search.best_first import Found, gap_of
-from sim.search.plans.layouts import CHOICES, NUMBERS
+from sim.search.fields import CHOICES, NUMBERS
 from sim.specs import ParallelPlan, Scenario
 
 SHOWN_FIELDS = (*NUMBERS, "schedule", "microbatch_group", *CHOICES, "optimizer_offload", "offloaded_layers")
@@ -21,14 +20,12 @@ def shown(plan: ParallelPlan, name: str) -> Any:
     return plan.recompute_words if name == "recompute" else getattr(plan, name)
 
 
-OBJECTIVES = ("step_time", "days", "cost", "memory_headroom")
-"""Step time and days rank alike, as the batch is given; cost is GPUs times time; headroom is memory left free."""
+OBJECTIVES = ("step_time", "days", "cost")
+"""Step time and days rank alike, as the batch is given; cost is GPUs times time."""
 
 
-def worth_of(objective: str, seconds: Any, nbytes: Any, gpus: Any) -> Any:
-    """What an objective makes smallest, of a plan or of columns of plans.  [s], [GPU-seconds] or [bytes]"""
-    if objective == "memory_headroom":
-        return nbytes
+def worth_of(objective: str, seconds: Any, gpus: Any) -> Any:
+    """What an objective makes smallest, of a plan or of columns of plans.  [s] or [GPU-seconds]"""
     return seconds * gpus if objective == "cost" else seconds
 
 
@@ -83,9 +80,8 @@ class Candidate:
         return self.answer.step_time_s / self.priced_step_time_s - 1.0
 
     def worth(self, objective: str) -> float:
-        """What an objective makes smallest: step time, cost or memory.  [s], [GPU-seconds] or [bytes]"""
-        answer = self.answer
-        return float(worth_of(objective, answer.step_time_s, answer.largest.total, answer.num_gpus))
+        """What an objective makes smallest: step time or cost.  [s] or [GPU-seconds]"""
+        return float(worth_of(objective, self.answer.step_time_s, self.answer.num_gpus))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
@@ -116,11 +112,6 @@ class ScheduleBest:
         """The best plan by the objective; None where no plan keeps the rules or none fits."""
         return next(iter(self.found.best), None)
 
-    @property
-    def asynchronous(self) -> bool:
-        """Whether it trains another way: gradients come late."""
-        return get_schedule(self.schedule).asynchronous
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
         return {
@@ -130,7 +121,6 @@ class ScheduleBest:
             "plans_run": self.found.runs,
             "proven": self.found.proven,
             "gap": self.found.gap,
-            "asynchronous": self.asynchronous,
             "ruled_out": self.reason,
         }
 

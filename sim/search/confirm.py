@@ -20,9 +20,10 @@ import numpy as np
 from sim.arrays import Array
 from sim.search.best_first import Found, Node, best_first
 from sim.search.candidate import Candidate
-from sim.search.plans.space import Fields, Progress
+from sim.search.fields import Fields
 from sim.search.result import SearchResult
 from sim.search.room import Room, with_room
+from sim.search.space import Progress
 
 MOST_RUNS = 200
 """Plans that a search runs at most unless told otherwise: a second or two, and ten times what a proof has taken."""
@@ -77,7 +78,7 @@ class _Table:
     def _plans(self, places: Array) -> Iterator[Node[Candidate]]:
         """Yield plans at some places, by their scores; of equals the one that needs least memory first."""
         some = self.result.prices.take(places)
-        columns = (places, some.row, some.category, self.result.score_of(some), some.step_time_s, some.memory_bytes)
+        columns = (places, some.row, some.category, self.result.score(places), some.step_time_s, some.memory_bytes)
         for place, row, category, score, *numbers in zip(*(each.tolist() for each in columns), strict=True):
             unsharded = replace(self.result.categories[category], zero_stage=0)
             same = (row, unsharded, *(float(f"{number:.12g}") for number in numbers))

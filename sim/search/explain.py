@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import inf
 from typing import Any
-
-import numpy as np
 
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.pricing.deal import stages_alike
 from sim.search.best_first import ROUNDING
-from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.by_schedule import search_under
+from sim.search.candidate import Candidate, ScheduleBest, worth_of
 from sim.search.confirm import run_best
-from sim.search.infeasible import none_fits
-from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, SCHEDULES, completed_plan
-from sim.search.plans.space import NOT_KEPT, Fields, agrees, check_value, has_fields
+from sim.search.fields import CHOICES, FIELDS, NOT_KEPT, NUMBERS, SCHEDULES, Fields, agrees, check_value, has_fields
+from sim.search.formula import price_space
+from sim.search.infeasible import none_fits, nothing_fits
 from sim.search.result import SearchResult, Selection
-from sim.search.schedules.by_schedule import search_under
-from sim.specs import ParallelPlan, Scenario, build_scenario
-from sim.specs.writing import scenario_yaml
-from sim.specs.yaml12 import parse_yaml
+from sim.search.space import build_space
+from sim.specs import ParallelPlan, Scenario
+from sim.specs.writing import overridden
 from sim.units import value_words
 from sim.work.recompute import recompute_word, searched_word
 
@@ -51,9 +50,13 @@ def best_of(result: SearchResult, named: Fields) -> tuple[Selection, Candidate |
 
 
 def loss_of(result: SearchResult, answer: Estimate) -> float:
-    """What an answer loses against the best, as a share, by the objective: time, cost or memory."""
-    best = result.best[0]
-    return replace(best, answer=answer).worth(result.objective) / best.worth(result.objective) - 1.0
+    """What an answer loses against the best, as a share, by the objective: time or cost."""
+    return _worth(result, answer) / result.best[0].worth(result.objective) - 1.0
+
+
+def _worth(result: SearchResult, answer: Estimate) -> float:
+    """What the objective makes smallest, of an answer.  [s] or [GPU-seconds]"""
+    return float(worth_of(result.objective, answer.step_time_s, answer.num_gpus))
 
 
 def losses_by_cause(result: SearchResult, answer: Estimate) -> dict[str, float]:
@@ -151,12 +154,10 @@ def overlaps_off(answer: Estimate, least: float) -> dict[str, float]:
     least : Share of the step time from which on an overlap is named.
     """
     found, step_s = dict[str, float](), answer.step_time_s
-    # As a user would set it, since frameworks' rules depend on it.
-    data = parse_yaml(scenario_yaml(answer.scenario), answer.scenario.name)
     for name in OVERLAPS:
         if not getattr(answer.scenario.stack, name):
             try:
-                changed = build_scenario(data, [f"stack.{each}=true" for each in (*found, name)])
+                changed = overridden(answer.scenario, [f"stack.{each}=true" for each in (*found, name)])
             except FlopcastError:  # the framework or the plan has no such overlap
                 continue
             saved_s = step_s - estimate(changed).step_time_s
@@ -191,7 +192,7 @@ class Why:
     steps : from it to the best, a technique at a time; none where it is faster or has another number of GPUs.
     rank : of the best plan with fields among those that fit; None where it does not fit or is not priced.
     among : ranks of a whole plan, among all plans first, then those of KINDS.
-    tried : of how many plans it is the best, where the search does not price such plans.
+    left_out : of how many plans it is the best, where the search left these out.
     searched : the best of all plans of its schedule with these fields, where the search does not price that schedule.
     """
 
@@ -202,7 +203,7 @@ class Why:
     steps: tuple[Step, ...] = ()
     rank: int | None = None
     among: tuple[RankAmong, ...] = ()
-    tried: int = 0
+    left_out: int = 0
     searched: ScheduleBest | None = None
 
     @classmethod
@@ -280,7 +281,7 @@ def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
 
     any_of_plan : fields that a search does not vary will do too: they change the scenario's own plan.
     """
-    known = tuple(ParallelPlan.model_fields) if any_of_plan else FIELDS
+    known = tuple(ParallelPlan.model_fields) if any_of_plan else (*FIELDS, "num_gpus")
     for name, value in named.items():
         if name not in known:
             raise SpecError(f"--why takes fields of the plan, not {name!r}{nearest(name, known)}")
@@ -290,9 +291,9 @@ def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
 
 def _ranks(result: SearchResult, scenario: Scenario, answer: Estimate) -> tuple[RankAmong, ...]:
     """Ranks of a plan among all plans and those of KINDS; without a rank where it was not priced or does not fit."""
-    score, exact = result.worth_of(scenario), replace(result.best[0], answer=answer).worth(result.objective)
+    score, exact = result.worth_of(scenario), _worth(result, answer)
     named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
-    shares = [result.select(fields, 1, -np.inf if score is None else score) for fields in ({}, *named)]
+    shares = [result.select(fields, 1, -inf if score is None else score) for fields in ({}, *named)]
     bests = [result.best[0], *(best_of(result, fields)[1] for fields in named)]
     return tuple(
         RankAmong(
@@ -314,7 +315,7 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
     plan, sizes = scenario.plan, result.space.columns.num_gpus
     if broken := _cannot_run(result, scenario):
         return broken
-    for name, value in (*result.space.fixed.items(), *result.ways_fixed.items()):
+    for name, value in result.space.fixed.items():
         if not agrees(name, getattr(plan, name), value):
             return f"it has plan.{name} = {value_words(getattr(plan, name))}, and you set {value_words(value)}"
     if plan.schedule not in SCHEDULES:
@@ -324,15 +325,10 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         )
     if not (sizes.min() <= plan.num_gpus <= sizes.max()):
         return f"it uses {plan.num_gpus:,} GPUs, the search {sizes.min():,} to {sizes.max():,}"
-    if plan.pipeline_layout:
-        others = "the search deals layers by" if result.stages and result.stages.layouts else "--layouts searches"
-        return f"it has a pipeline_layout of its own; {others} balanced layouts, and flopcast estimate prices yours"
     for name, value in result.kept_beside(plan).items():
         if (own := getattr(plan, name)) != value:
-            remedy = NOT_KEPT.get(
-                name, f"the search keeps {value_words(value)}; -s plan.{name}={value_words(own)} sets it"
-            )
-            return f"it has plan.{name} = {value_words(own)}: {remedy}"
+            remedy = f"the search keeps {value_words(value)}; -s plan.{name}={value_words(own)} sets it"
+            return f"it has plan.{name} = {value_words(own)}: {NOT_KEPT.get(name, remedy)}"
     if plan.optimizer_offload or plan.offloaded_layers:
         return "it keeps states in host memory; --room modules,block,offload tries that for plans that do not fit"
     if plan.recompute == "per_op":
@@ -362,51 +358,23 @@ def _cannot_run(result: SearchResult, scenario: Scenario, named: Fields | None =
 
 
 def _why_unpriced(result: SearchResult, named: Fields) -> Why:
-    """Why no priced plan has some fields: the rule that they break, or the best of the plans tried with them."""
+    """Why no priced plan has some fields: the rule that they break, or the best of the plans that have them."""
+    space, sizes = result.space, result.space.columns.num_gpus
     if named.get("schedule", SCHEDULES[0]) not in SCHEDULES:
         rest = {name: value for name, value in named.items() if name != "schedule"}
         searched, _ = search_under(result, named["schedule"], rest)
-        if searched.best is not None:
-            return Why.of(result, searched.best.answer, searched=searched)
-        if searched.found.plans:
+        if searched.best is None:
             return Why(searched.reason, searched=searched)
+        return Why.of(result, searched.best.answer, searched=searched)
     if blamed := _cannot_run(result, result.best[0].scenario, named):
         return Why(blamed)
-    answers, reason = _tried(result, named)
-    answer = min(answers, key=lambda each: each.step_time_s, default=None)
-    reason = reason if answer is None else _cannot_run(result, answer.scenario)
-    tried = len({each.scenario.plan for each in answers})
-    return Why.of(result, answer, tried=tried) if answer and not reason else Why(reason)
-
-
-FASTEST, LEANER = 6, 18
-"""Plans that fields are put on: the fastest, and of those that none beats in time and memory."""
-
-
-def _tried(result: SearchResult, named: Fields) -> tuple[list[Estimate], str]:
-    """The plans that can be run when these fields are put on the best that have as many of them as there are, and what
-    must follow follows; and where there is none, the rule that the first of them breaks."""
-    shared: dict[str, Any] = {}
-    for name, value in named.items():
-        shared |= {name: value} if result.select({**shared, name: value}, 1).priced else {}
-    chosen, front = result.select(shared, FASTEST), result.pareto(shared)
-    spread = np.unique(np.linspace(0, len(front) - 1, min(LEANER, len(front))).round().astype(int))
-    places = [*chosen.best.tolist(), *front[spread].tolist()] or [chosen.leanest]
-    answers, reasons = list[Estimate](), list[str]()
-    for base in map(result.scenario_at, dict.fromkeys(place for place in places if place is not None)):
-        try:
-            plan = completed_plan(base.plan, base.model.num_layers, named)
-            answer = estimate(base.replace(plan=plan)).require_fit()
-        except FlopcastError as error:
-            # A mistake without the name of the record that found it.
-            reasons.append(str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ").removeprefix("plan: "))
-            continue
-        if answer.largest.total <= result.memory_limit_bytes:
-            answers.append(answer)
-        else:
-            reasons.append(f"it needs {answer.largest.total / 1e9:.1f} GB, more than the memory limit")
-    there = {name: value for name, value in named.items() if not result.select({name: value}, 1).priced}
-    left = [f"{each} {', '.join(map(str, result.values([each])[each]))}" for each in there]
-    rules = f"no plan has {' and '.join(f'{name} {value}' for name, value in (there or named).items())}"
-    searched = f" (those searched have {' and '.join(left)})" if left else " at once"
-    return answers, f"{rules}{searched}: {next(iter(reasons), 'no plan is like it')}"
+    between, fixed = (int(sizes.min()), int(sizes.max())), {**space.fixed, **named}
+    try:
+        left_out = build_space(space.scenario, between, rules=space.rules, runs_on=space.runs_on, fixed=fixed)
+    except InfeasiblePlan as error:
+        return Why(str(error))
+    anew = replace(result, space=left_out, categories=left_out.categories, prices=price_space(left_out))
+    there, found = best_of(anew, {})
+    if found is None:
+        return Why(none_fits(anew, there) if there.priced else nothing_fits(anew))
+    return Why.of(result, found.answer, left_out=there.priced)

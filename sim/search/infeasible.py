@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 from sim.search.confirm import run_best
-from sim.search.plans.layouts import expert_degrees
-from sim.search.plans.space import Space
+from sim.search.layouts import expert_degrees
 from sim.search.result import SearchResult, Selection
+from sim.search.space import Space
 from sim.units import show
 
 
@@ -29,7 +29,7 @@ def nothing_fits(result: SearchResult) -> str:
     """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
     everything = result.select({}, 1)
     if everything.leanest is None:
-        fixed = " and ".join(f"plan.{name} = {value}" for name, value in result.ways_fixed.items())
+        fixed = " and ".join(f"plan.{name} = {value}" for name, value in result.space.fixed_saving.items())
         return f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
     lowest = result.prices.memory_bytes[everything.leanest]
     plan, scenario = result.scenario_at(everything.leanest).plan, result.space.scenario

@@ -10,35 +10,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.arrays import Ints, Number, PlanFloats
+from sim.arrays import Array, Ints, Number, PlanFloats
 from sim.engines.program import end_of_step
+from sim.errors import InfeasiblePlan
 from sim.pricing.cells import Plans
 from sim.pricing.deal import Deal, deal_of, dealt_layers, params_of
-from sim.pricing.layouts import LAYOUT, place_layouts
+from sim.pricing.layouts import LAYOUT
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import near_and_far, once_a_step, price_stages, tied_reduction
 from sim.pricing.zero import VisitSeconds
-from sim.search.plans.layouts import (
-    MOST_UNEVEN_CHUNKS,
-    Category,
-    Columns,
-    context_degrees,
-    divisors,
-    expert_degrees,
-    parts_of_experts,
-    pipeline_degrees,
-    shards_evenly,
-    tensor_degrees,
-)
-from sim.search.plans.space import Space, recomputes_of
-from sim.search.prices.formula import Priced, join, plan_batch
+from sim.search.fields import Fields, has_fields, values_of
+from sim.search.formula import Priced, join, plan_batch
+from sim.search.layouts import divisors, find_layouts, pipeline_degrees, tensor_degrees
 from sim.search.result import SearchResult
-from sim.specs import ParallelPlan, Scenario
+from sim.search.space import MOST_UNEVEN_CHUNKS, Category, Space, columns_of
+from sim.specs import Scenario
 from sim.specs.plan import LAYERED
 from sim.work.layers import HEAD
 
@@ -50,14 +42,7 @@ def layered_plans(
     scenario: Scenario,
     *,
     gpus: tuple[int, int],
-    tensor: Sequence[int] | None = None,
-    context: Sequence[int] | None = None,
-    pipeline: Sequence[int] | None = None,
-    experts: Sequence[int] | None = None,
-    recomputes: Sequence[str] = ("none", "selective", "full"),
-    sequence_parallel: Sequence[bool] = (False, True),
-    zero_stages: Sequence[int] = (0, 1, 2, 3),
-    offloaded_layers: int = 0,
+    fixed: Fields | None = None,
     progress: Callable[[], object] | None = None,
 ) -> SearchResult:
     """Every layered plan that fits in memory; the step times of the table are what steps cannot go below.
@@ -66,13 +51,10 @@ def layered_plans(
     ----------
     gpus : (int, int)
         Fewest and most.
-    tensor, context, pipeline, experts : sequences of int, optional
-        Degrees to try. Default: tensor-parallel degrees that divide NVLink domains or fill them; of the others those of
-        `sim.search.search`, and of modular pipelines every depth. Experts are whole or cut as the scenario's are.
-    recomputes, sequence_parallel, zero_stages : sequences
-        Choices to try.
-    offloaded_layers : int
-        Layers of the model whose activations wait in host memory.
+    fixed : mapping, optional
+        Fields that every plan must have, each with its value or a tuple of values. Default: degrees are those of
+        `sim.search.search`, but for tensor-parallel degrees, which divide NVLink domains or fill them, and pipelines of
+        every depth; nothing is in host memory.
     progress : callable, optional
         Called as layouts are placed and before plans of a category are bounded.
 
@@ -81,100 +63,70 @@ def layered_plans(
     At least as many micro-batches as pipeline ranks: with fewer the ranks only wait for each other. Where the ranks do
     not divide the layers, chunks of breadth-first orders hold one more or one less.
     """
-    begun, domain = time.perf_counter(), scenario.cluster.nvlink_domain_gpus
-    length, limit = scenario.training.sequence_length, scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
+    begun, domain, fixed = time.perf_counter(), scenario.cluster.nvlink_domain_gpus, fixed or {}
     whole = [tp for tp in tensor_degrees(scenario) if domain % tp == 0 or tp % domain == 0]
-    pieces = [cp for cp in context or context_degrees(length, scenario.plan.cp) if length % cp == 0]
-    cuts = [*product((tp for tp in whole if tensor is None or tp in tensor), pieces)]
-    degrees = [ep for ep in expert_degrees(scenario) if experts is None or ep in experts]
-    shapes = _shapes(scenario, pipeline)
-    categories = tuple(
-        Category.of(scenario.plan, *each, offloaded_layers=offloaded_layers)
-        for each in product(recomputes_of(scenario, recomputes), sequence_parallel, zero_stages)
+    depths = range(1, dealt_layers(scenario.model, scenario.plan))
+    try:
+        layouts = find_layouts(scenario, gpus, fixed, {"tp": whole, "pp": depths})
+    except InfeasiblePlan:
+        layouts = np.empty((0, len(LAYOUT)), dtype=np.int64)
+    hosted, scoped = fixed.get("offloaded_layers", 0), scenario.stack.cuda_graph_scope
+    choices = product(("none", "selective", *(() if scoped else ("full",))), range(4))
+    every = (Category.of(scenario.plan, *each, offloaded_layers=hosted) for each in choices)
+    categories = tuple(each for each in every if has_fields(each.fields, fixed))
+    columns = columns_of(
+        scenario, layouts, partial(_shapes, scenario, [*pipeline_degrees(scenario), *values_of(fixed, "pp")])
     )
-    columns = _rows(scenario, shapes, cuts, degrees, gpus)
-    numbers = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
-    layouts, layout = np.unique(numbers, axis=0, return_inverse=True)
-    space = Space(scenario, layouts, replace(columns, layout=layout.ravel()), categories, schedules=LAYERED)
-    parts = list(_bounded(space, shapes, columns.layout, limit, progress)) if len(columns) else []
+    space = Space(scenario, layouts, columns, categories, fixed=fixed, schedules=LAYERED)
+    parts = list(_bounded(space, progress)) if space.num_plans else []
     none = Priced(*np.empty((2, 0), dtype=np.int64), *np.empty((2, 0)))
     prices, plans = join([none, *(priced for _, priced in parts)]), sum(looked_at for looked_at, _ in parts)
+    limit = scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
     return SearchResult(space, "step_time", limit, categories, prices, plans, time.perf_counter() - begun)
 
 
-def _bounded(
-    space: Space, shapes: Sequence[ParallelPlan], shape: Ints, limit: float, progress: Callable[[], object] | None
-) -> Iterator[tuple[int, Priced]]:
-    """Yield how many plans of a space were looked at; and those that fit, with their bounds and memory.
+def _shapes(scenario: Scenario, usual: Sequence[int], pp: int, per_replica: int) -> Array:
+    """`Shapes` of layered orders: modular where each stage is a layer, else breadth-first.
 
-    shape : place of each row's ranks and chunks among the shapes.
+    usual : pipeline ranks over which layers may be dealt unevenly.
     """
-    scenario, model, (row, category) = space.scenario, space.scenario.model, space.plans
-    layouts = place_layouts(scenario, space.layouts, progress)
-    shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(model.num_experts)
-    zero = np.array([each.zero_stage for each in space.categories])
-    kept = shared[space.columns.layout][row] | (zero[category] == 0)
-    row, category = row[kept], category[kept]
-    batch = plan_batch(space, layouts, row, category)
-    order = np.argsort(shape[row], kind="stable")
-    ends = np.searchsorted(shape[row][order], np.arange(1, len(shapes) + 1))
+    dealt = dealt_layers(scenario.model, scenario.plan)
+    whole, rounds = dealt % pp == 0, -(-dealt // pp)
+    chunks = divisors(rounds)[1:] if whole else [*range(2, 1 + MOST_UNEVEN_CHUNKS)] if pp in usual else []
+    kinds = [(LAYERED.index("breadth_first"), v) for v in chunks if v < rounds and pp * v < dealt]
+    kinds.append((LAYERED.index("modular"), rounds))
+    rows = [(size, *kind) for size in divisors(per_replica) if per_replica // size >= pp for kind in kinds]
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def _bounded(space: Space, progress: Callable[[], object] | None) -> Iterator[tuple[int, Priced]]:
+    """Yield how many plans of a space were looked at; and those that fit, with their bounds and memory."""
+    scenario, columns, limit = space.scenario, space.columns, space.scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
+    category, row = space.plans
+    batch = plan_batch(space, category, row, progress)
+    layouts = batch.layouts
+    shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
+    kept = np.flatnonzero(shared[batch.layout] | (batch.zero_stage == 0))
+    batch, category, row = batch.take(kept), category[kept], row[kept]
     few = {pp: np.flatnonzero(layouts.pp == pp) for pp in np.unique(layouts.pp).tolist()}
     of_depth = {pp: layouts.take(places) for pp, places in few.items()}
-    for plan, places in zip(shapes, np.split(order, ends[:-1]), strict=True):
-        for here in np.array_split(places, -(-len(places) // AT_ONCE)) if len(places) else ():
+    # The stages and ranks of plans with as many ranks and chunks are dealt once.
+    shape = (columns.pp * (columns.num_chunks.max() + 1) + columns.num_chunks) * len(LAYERED) + columns.schedule
+    order = np.argsort(shape[row], kind="stable")
+    _, begins = np.unique(shape[row][order], return_index=True)
+    for places in np.split(order, begins[1:]):
+        plan = space.scenario_of(int(row[places[0]]), space.categories[category[places[0]]]).plan
+        deal = deal_of(scenario.model, plan)
+        for here in np.array_split(places, -(-len(places) // AT_ONCE)):
             if progress is not None:
                 progress()
             layout = np.searchsorted(few[plan.pp], batch.layout[here])
-            some, deal = replace(batch.take(here), layouts=of_depth[plan.pp], layout=layout), deal_of(model, plan)
+            some = replace(batch.take(here), layouts=of_depth[plan.pp], layout=layout)
             # Memory first: most plans of a large model do not fit, and need no price.
             needed = memory_bytes(some, deal)
             fits = np.flatnonzero(needed <= limit)
             bound = least_step_s(some.take(fits), deal) if len(fits) else np.empty(0)
             yield len(here), Priced(category[here[fits]], row[here[fits]], bound, needed[fits])
-
-
-def _shapes(scenario: Scenario, pipeline: Sequence[int] | None) -> tuple[ParallelPlan, ...]:
-    """Every number of ranks and chunks: modular where each stage is a layer, else breadth-first."""
-    plan, dealt = scenario.plan, dealt_layers(scenario.model, scenario.plan)
-    usual, found = pipeline_degrees(scenario), []
-    fixed: dict[str, Any] = {"embedding_as_layer": plan.embedding_as_layer, "head_as_layer": plan.head_as_layer}
-    for pp in range(1, dealt):
-        if pipeline is not None and pp not in pipeline:
-            continue
-        whole, rounds = dealt % pp == 0, -(-dealt // pp)
-        chunks = [v for v in divisors(rounds) if v > 1] if whole else [*range(2, 1 + MOST_UNEVEN_CHUNKS)]
-        if whole or pipeline is not None or pp in usual:
-            found += [
-                ParallelPlan(pp=pp, num_chunks=v, schedule="breadth_first", uneven_layers=not whole, **fixed)
-                for v in chunks
-                if v < rounds and pp * v < dealt
-            ]
-        found.append(ParallelPlan(pp=pp, num_chunks=rounds, schedule="modular", **fixed))
-    return tuple(found)
-
-
-def _rows(
-    scenario: Scenario,
-    shapes: Sequence[ParallelPlan],
-    cuts: Sequence[tuple[int, int]],
-    experts: Sequence[int],
-    gpus: tuple[int, int],
-) -> Columns:
-    """Every shape with every cut of layers and batch that keeps the rules; `layout` is its place among the shapes."""
-    batch, most = scenario.training.global_batch_size, min(gpus[1], scenario.cluster.num_gpus)
-    shares = [(dp, size) for dp in divisors(batch) if dp <= most for size in divisors(batch // dp)]
-    kinds = [(each.pp, each.num_chunks, LAYERED.index(each.schedule)) for each in shapes]
-    ranks = np.array(kinds, dtype=np.int64).reshape(-1, 3)
-    cut, share = np.array(cuts, dtype=np.int64).reshape(-1, 2), np.array(shares, dtype=np.int64)
-    number, first, second = (each.ravel() for each in np.indices((len(ranks), len(cut), len(share))))
-    (pp, chunks, schedule), (tp, cp), (dp, size) = ranks[number].T, cut[first].T, share[second].T
-    used = tp * cp * pp * dp
-    kept = np.flatnonzero((used >= gpus[0]) & (used <= most) & (batch // (dp * size) >= pp)).repeat(len(experts))
-    columns = Columns(tp, cp, pp, dp, np.ones_like(tp), chunks, size, schedule, number).take(kept)
-    columns = replace(columns, ep=np.tile(np.array(experts, dtype=np.int64), len(kept) // max(1, len(experts))))
-    layouts = np.stack([getattr(columns, name) for name in LAYOUT], axis=1)
-    divides = columns.tp * columns.cp * columns.dp % parts_of_experts(layouts, scenario.plan) == 0
-    return columns.take(np.flatnonzero(divides & shards_evenly(layouts, scenario.plan)))
 
 
 def least_step_s(batch: Plans, deal: Deal) -> PlanFloats:

@@ -1,6 +1,6 @@
 """What a search found: all plans with their prices, what is asked of them, and the best on the exact engine.
 
-The table has four columns (`sim.search.prices.formula.Priced`): category, row, step time and memory. A *place* is a
+The table has four columns (`sim.search.formula.Priced`): category, row, step time and memory. A *place* is a
 row of it. Fields of plans are looked up in the space, as whole columns where a question needs them.
 """
 
@@ -18,9 +18,9 @@ from sim.notebook import NotebookDisplay
 from sim.search.assumed import assumptions_of
 from sim.search.best_first import Found, gap_of
 from sim.search.candidate import Candidate, ScheduleBest, StagesSearched, worth_of
-from sim.search.plans.layouts import CHOICES, FIELDS, NUMBERS, ROOM, SCHEDULES, Category
-from sim.search.plans.space import Fields, Space, base_plan, has_fields, sharding_fields
-from sim.search.prices.formula import Priced
+from sim.search.fields import CHOICES, FIELDS, NUMBERS, ROOM, Fields, base_plan, has_fields, sharding_fields
+from sim.search.formula import Priced
+from sim.search.space import OF_CATEGORIES, Category, Space
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show_time
 from sim.work.recompute import recompute_word
@@ -64,8 +64,6 @@ class SearchResult(NotebookDisplay):
     risk : the ranking by a quantile that `best` has the order of; None: it has that of the expected step.
     room : ways to make room for plans that do not fit else, of `sim.search.room.WAYS`.
     plans_given_room : how many plans were checked that make room so.
-    ways_fixed : fields of plans that say what runs again or lies on the host and are set, and not searched. The table
-        has plans of other ways too, for which room may be made in these.
     known : plans that the exact engine has run: the best, and those that questions add.
     """
 
@@ -84,7 +82,6 @@ class SearchResult(NotebookDisplay):
     risk: Risk | None = None
     room: tuple[str, ...] = ()
     plans_given_room: int = 0
-    ways_fixed: Fields = field(default_factory=dict)
     known: dict[ParallelPlan, Candidate] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -132,12 +129,8 @@ class SearchResult(NotebookDisplay):
 
     def score(self, places: Any = slice(None)) -> Array:
         """What the objective makes smallest, of some plans or all; step times are equal to the nanosecond."""
-        return self.score_of(self.prices.take(places))
-
-    def score_of(self, priced: Priced) -> Array:
-        """What the objective makes smallest, of plans that need not be in the table."""
-        gpus, seconds = self.space.gpus_of(priced.row), np.round(priced.step_time_s, 9)
-        return np.asarray(worth_of(self.objective, seconds, priced.memory_bytes, gpus))
+        some = self.prices.take(places)
+        return np.asarray(worth_of(self.objective, np.round(some.step_time_s, 9), self.column("num_gpus", places)))
 
     def having(self, fields: Fields | None = None, fitting: bool = False) -> Ints:
         """Places of the plans that have some fields, and fit in memory if only those are asked for."""
@@ -163,20 +156,23 @@ class SearchResult(NotebookDisplay):
         leanest = int(which[self.prices.memory_bytes[which].argmin()]) if len(which) else None
         return Selection(len(which), fit, int(better), best, leanest)
 
+    def column(self, name: str, places: Any = slice(None)) -> Array:
+        """A field of plans, or their `num_gpus`, of some plans or all; of several names one text."""
+        some = self.prices.take(places)
+        if name in OF_CATEGORIES:
+            values = [getattr(each, name) for each in self.categories]
+            words = np.array(["+".join(each) if isinstance(each, tuple) else each for each in values])
+            return np.asarray(words[some.category])
+        found = np.asarray(getattr(self.space.columns, name)[some.row])
+        return np.asarray(np.array(self.space.schedules)[found] if name == "schedule" else found)
+
     def values(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """Which values fields of the plans have, each in order.
 
         names : of FIELDS, or num_gpus.
         """
-        places, found = self.having(), dict[str, list[Any]]()
-        rows, numbers = (np.unique(each[places]) for each in (self.prices.row, self.prices.category))
-        for name in names:
-            if name in (*CHOICES, *ROOM):
-                found[name] = sorted({getattr(self.categories[number], name) for number in numbers.tolist()})
-            else:
-                values = np.unique(getattr(self.space.columns, name)[rows]).tolist()
-                found[name] = [SCHEDULES[each] for each in values] if name == "schedule" else values
-        return found
+        places = self.having()
+        return {name: np.unique(self.column(name, places)).tolist() for name in names}
 
     def worth_of(self, scenario: Scenario) -> float | None:
         """Score of one plan; None where it was not priced or does not fit."""
@@ -187,7 +183,7 @@ class SearchResult(NotebookDisplay):
         """Places of the plans with some fields that fit and that no other beats in step time, memory and GPUs."""
         which = self.having(fields, fitting=True)
         some = self.prices.take(which)
-        return np.asarray(which[pareto_front(some.step_time_s, some.memory_bytes, self.space.gpus_of(some.row))])
+        return np.asarray(which[pareto_front(some.step_time_s, some.memory_bytes, self.column("num_gpus", which))])
 
     def scenario_at(self, place: int) -> Scenario:
         """The plan at a place."""
@@ -219,31 +215,21 @@ class SearchResult(NotebookDisplay):
 
         fits = self.fits
         order = np.lexsort((self.prices.memory_bytes, self.score(), ~fits))
-        some, columns = self.prices.take(order), self.space.columns
+        some = self.prices.take(order)
         varied = [name for name in ROOM if len({getattr(each, name) for each in self.categories}) > 1]
-        words = {
-            name: np.array([_word(getattr(each, name)) for each in self.categories]) for name in (*CHOICES, *varied)
-        }
-        return pd.DataFrame(
-            {
-                **{name: getattr(columns, name)[some.row] for name in ("num_gpus", *NUMBERS)},
-                "schedule": np.array(SCHEDULES)[columns.schedule[some.row]],
-                **{name: of_categories[some.category] for name, of_categories in words.items()},
-                "step_time_s": some.step_time_s,
-                "memory_bytes": some.memory_bytes,
-                "fits": fits[order],
-            }
-        )
+        names = ("num_gpus", *NUMBERS, "schedule", *CHOICES, *varied)
+        prices = {"step_time_s": some.step_time_s, "memory_bytes": some.memory_bytes, "fits": fits[order]}
+        return pd.DataFrame({**{name: self.column(name, order) for name in names}, **prices})
 
     def masks(self, fields: Fields) -> tuple[Bools, Bools]:
         """Which rows and which categories have these fields, and those that are set."""
-        (rows, here), (more, there) = (self.space.masks(each, self.categories) for each in (self.ways_fixed, fields))
+        kept = self.space.fixed_saving
+        (rows, here), (more, there) = (self.space.masks(each, self.categories) for each in (kept, fields))
         return rows & more, here & there
 
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
-        seconds, gpus = round(found.priced_step_time_s, 9), found.answer.num_gpus
-        score = worth_of(self.objective, seconds, found.memory_bytes, gpus)
+        score = worth_of(self.objective, round(found.priced_step_time_s, 9), found.answer.num_gpus)
         return self.select({}, 1, score).better + 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,11 +253,6 @@ class SearchResult(NotebookDisplay):
             "best": [each.to_dict() for each in self.best],
             **({} if self.risk is None else {"risk": self.risk.to_dict()}),
         }
-
-
-def _word(value: Any) -> Any:
-    """A value as a table has it: several names are one text."""
-    return "+".join(value) if isinstance(value, tuple) else value
 
 
 def pareto_front(seconds: Array, nbytes: Array, gpus: Array) -> Array:

@@ -9,136 +9,20 @@ the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from sim.arrays import Array, Bools, Ints, PlanFloats
-from sim.costs.block import BACKWARD, FORWARD
+from sim.arrays import Bools, Floats, Ints, PlanFloats
 from sim.errors import SpecError, nearest
-from sim.pricing.deal import put_together
-from sim.search.plans.layouts import ROOM, Category
-from sim.search.plans.space import Fields, Space, agrees, has_fields
-from sim.search.prices.formula import Priced, Rows, join
+from sim.search.fields import SAVING, Fields, agrees, has_fields
+from sim.search.formula import Priced, Rows, join
 from sim.search.result import SearchResult
+from sim.search.space import Category
 from sim.specs import Scenario
-from sim.work.layers import FIRST_KIND
 from sim.work.recompute import module_sets, own_modules
-
-
-class ChosenRows:
-    """Some plans of a space, each with its own row, sequence parallelism and ZeRO stage, in one of several ways.
-
-    rows : of the space.
-    ways : what of them runs again or is kept in host memory. The first does nothing.
-    """
-
-    def __init__(self, space: Space, some: Priced, ways: Sequence[Category]) -> None:
-        self.space, self.rows, self.ways = space, some.row, tuple(ways)
-        flag, self._zero = (
-            np.array([int(getattr(each, name)) for each in space.categories])[some.category]
-            for name in ("sequence_parallel", "zero_stage")
-        )
-        whole = replace(self.ways[0], recompute="full")  # for blocks of layers
-        self._priced, again = Rows.of(space, some.row, flag, (*self.ways, whole))
-        self._again_of = again[:-1]
-        self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self.ways)))
-        self._share_of = np.array([self._shares.tolist().index(way.optimizer_offload) for way in self.ways])
-
-    def take(self, which: slice) -> ChosenRows:
-        """Some of the rows."""
-        part = copy(self)
-        part.rows, part._zero, part._priced = self.rows[which], self._zero[which], self._priced.take(which)
-        return part
-
-    def memory_bytes(self) -> PlanFloats:
-        """Peak memory of the rows in every way to make room; array (ways, rows).  [bytes]"""
-        nbytes = self._priced.memory_bytes(self._zero, self._shares[:, np.newaxis, np.newaxis])
-        return np.asarray(nbytes[self._share_of, self._again_of])
-
-    def step_times(self, places: Ints, ways: Ints) -> PlanFloats:
-        """Step times of rows, each with a way of its own to make room.  [s]"""
-        found, share = np.empty(len(places)), self._share_of[ways]
-        for number in np.unique(share).tolist():
-            here = np.flatnonzero(share == number)
-            some = places[here]
-            rows = self._priced.take(some, self._again_of[ways[here]][np.newaxis])
-            found[here] = rows.step_times(self._zero[some], float(self._shares[number]))[0, 0]
-        return found
-
-    def rank_work(self) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
-        """Forward and backward of one micro-batch, without ZeRO's traffic: on the average rank, and on the busiest; and
-        the largest share of a block that is its forward. [s, s, -]"""
-        rows = self._priced.take(slice(None), np.zeros((1, len(self.rows)), dtype=np.int64))
-        batch, pp, more = rows.batch, rows.columns.pp, rows.columns.num_chunks - 1
-        forward, backward = (table[:, 0, batch.way, batch.cell] for table in rows.prices.total_s[:2])
-        both, between = forward + backward, np.maximum(pp - 2, 0)
-
-        def of_ranks(blocks: Array) -> tuple[PlanFloats, PlanFloats, PlanFloats, PlanFloats]:
-            """The first, the longest and the last rank's, and all of them together."""
-            first, middle, last, *longer = put_together(rows.deal.stage_kinds, blocks)[:, 0, 0]
-            longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
-            ends = first + more * middle, last + more * middle
-            whole = sum(ends) + between * (1 + more) * middle + rows.longer * (longest - middle)
-            return ends[0], (1 + more) * longest, ends[1], np.asarray(whole)
-
-        *ranks, whole = of_ranks(both)
-        for place in (FORWARD, BACKWARD):  # no rank hides more waits than all of them together
-            leads = rows.prices.ahead_s[1:, place][:, :, batch.way, batch.cell].copy()
-            leads[:, :FIRST_KIND] = 0.0
-            whole = whole - np.minimum(*(of_ranks(each)[-1] for each in leads))
-        busiest = np.maximum(np.maximum(ranks[0], ranks[2]), np.where(between > 0, ranks[1], 0.0))
-        share = (forward / np.maximum(both, 1e-30)).max(axis=0)[0, 0]
-        return np.asarray(whole / pp), busiest, np.asarray(share)
-
-    def blocks(
-        self, limit_bytes: float, allowed: Callable[[Ints, Ints], Bools]
-    ) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
-        """The fewest layers of every virtual stage that make rows fit when they run again, whole, and the others not.
-
-        Parameters
-        ----------
-        allowed : callable
-            Whether rows may do so with some numbers of layers.
-
-        Returns
-        -------
-        rows, layers : arrays
-            Places of those that fit so, and with how many; without those that need none, or all.
-        seconds, bytes : arrays
-            Of these. [s], [bytes]
-        """
-        model = self.space.scenario.model
-        stages = self._priced.columns.pp * self._priced.columns.num_chunks
-
-        def priced(chosen: Ints, number: Ints) -> Rows:
-            rows = self._priced.take(chosen)
-            prices = rows.prices.mixed(rows.cell, number * stages[chosen] / model.num_layers)
-            return replace(rows, prices=prices, cell=np.arange(len(chosen)))
-
-        def needed(chosen: Ints, number: Ints) -> PlanFloats:
-            return np.asarray(priced(chosen, number).memory_bytes(self._zero[chosen])[0, 0])
-
-        most = -(-model.num_layers // stages) - 1  # one less than all
-        able = np.flatnonzero(most >= 1)
-        able = able[needed(able, most[able]) <= limit_bytes] if len(able) else able
-        # Memory is a convex function of the layers: from the fewest that are enough on, all numbers are.
-        number, enough = np.ones_like(able), most[able]
-        while (number < enough).any():
-            middle = (number + enough) // 2
-            fits = needed(able, middle) <= limit_bytes
-            number, enough = np.where(fits, number, middle + 1), np.where(fits, middle, enough)
-        while (refused := ~allowed(able, number)).any():
-            number = number + refused
-            able, number = able[number <= most[able]], number[number <= most[able]]
-        if not len(able):
-            return able, able, np.empty(0), np.empty(0)
-        rows = priced(able, number)
-        return able, number, rows.step_times(self._zero[able])[0, 0], rows.memory_bytes(self._zero[able])[0, 0]
-
 
 WAYS = ("modules", "block", "offload")
 """Ways to make room: sets of modules that run again, layers of every stage that do, states in host memory."""
@@ -147,6 +31,7 @@ OPTIMIZER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the optimizer's state in host memory that are tried."""
 LAYER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the layers whose activations wait in host memory that are tried."""
+_NOTHING = Category("none", 0)
 _Made = tuple[Category, int, float, float]
 """A plan for which room was made, in the fastest way: category, row, step time [s] and memory [bytes]."""
 
@@ -160,6 +45,30 @@ def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
         if way not in WAYS:
             raise SpecError(f"--room {way}: there is no such way to make room for a plan{nearest(way, WAYS)}")
     return tuple(dict.fromkeys(ways))
+
+
+def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
+    """All ways but blocks, as categories whose ZeRO stage does not count; the first of them does nothing."""
+    sets = [own_modules(scenario.plan), *(module_sets(scenario.model, scenario.stack) if "modules" in ways else ())]
+    kinds = [_NOTHING, *(replace(_NOTHING, recompute="selective", recompute_modules=each) for each in sets)]
+    if not scenario.stack.cuda_graph_scope:
+        kinds.append(replace(_NOTHING, recompute="full"))
+    hosts = [*product(*_hosts(scenario))] if "offload" in ways else [(0.0, 0)]
+    found = [replace(kind, optimizer_offload=share, offloaded_layers=layers)
+             for kind, (share, layers) in product(kinds, hosts)]  # fmt: skip
+    named = {name: value for name, value in fields.items() if name in SAVING}
+    return [_NOTHING, *(each for each in dict.fromkeys(found) if each != _NOTHING and has_fields(each.fields, named))]
+
+
+def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Shares of the optimizer's state, and numbers of layers, that the node can take."""
+    node, measured = scenario.cluster.node, scenario.profile.host
+    copies = measured.to_host_bytes_per_s and measured.to_device_bytes_per_s
+    if not (node.host_link_bandwidth_bytes_per_s or copies):
+        return (0.0,), (0,)
+    layers = tuple(dict.fromkeys(round(share * scenario.model.num_layers) for share in LAYER_SHARES))
+    updates = node.host_memory_bandwidth_bytes_per_s and scenario.training.optimizer in ("adam", "sgd")
+    return OPTIMIZER_SHARES if updates else (0.0,), layers
 
 
 def dominates(ways: Sequence[Category]) -> Bools:
@@ -187,137 +96,157 @@ class Room:
     """
 
     def __init__(self, result: SearchResult, fields: Fields) -> None:
-        self._plans, wanted = replace(result, ways_fixed={}), {**result.ways_fixed, **fields}
-        scenario, room = result.space.scenario, () if result.objective == "memory_headroom" else result.room
-        self._ways = _ways(scenario, room, wanted)
+        wanted, scenario, room = {**result.space.fixed_saving, **fields}, result.space.scenario, result.room
+        self._space, self._limit, self._ways = result.space, result.memory_limit_bytes, _ways(scenario, room, wanted)
         # Of a block of layers modules are none.
         whole: Fields = {"recompute": "full", "recompute_method": "block", "recompute_modules": (),
                          "optimizer_offload": 0.0, "offloaded_layers": 0}  # fmt: skip
         self._block = "block" in room and not scenario.stack.cuda_graph_scope and has_fields(whole, wanted)
         self.ways_of_each, self._dominates = len(self._ways) + self._block, dominates(self._ways)
-        here = _too_large(self._plans, wanted) if room and self.ways_of_each > 1 else np.empty(0, dtype=np.int64)
+        here = _too_large(result, wanted) if room and self.ways_of_each > 1 else np.empty(0, dtype=np.int64)
         score = result.score(here)
         order = np.argsort(score, kind="stable")
         self.score, self._some = score[order], result.prices.take(here[order])
-        self._chosen: ChosenRows | None = None
-        self._begin = 0
+        self._zero = np.array([each.zero_stage for each in self._space.categories])[self._some.category]
+        self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self._ways)))
+        self._share_of = np.searchsorted(self._shares, [way.optimizer_offload for way in self._ways])
+        self._priced: tuple[int, Rows, Ints] | None = None
 
     def make(self, first: int, last: int, end: int) -> list[_Made]:
         """Some of the plans, from where the last ended, each in the fastest way in which it fits.
 
         end : of the plans that may be asked for next; those are priced together.
         """
-        if self._chosen is None or last > self._begin + len(self._chosen.rows):
-            some = self._some.take(slice(first, min(end, first + AT_ONCE)))
-            self._begin, self._chosen = first, ChosenRows(self._plans.space, some, self._ways)
-        chosen = self._chosen.take(slice(first - self._begin, last - self._begin))
-        return _fitting(self._plans, chosen, self._some.category[first:last], self._dominates, self._block)
+        if self._priced is None or last > self._priced[0] + len(self._priced[1].cell):
+            rows = self._some.row[first : min(end, first + AT_ONCE)]
+            whole = replace(_NOTHING, recompute="full")  # for blocks of layers
+            self._priced = first, *Rows.of(self._space, rows, (*self._ways, whole))
+        begin, priced, again = self._priced
+        here = slice(first, last)
+        chosen = _Chosen(priced.take(slice(first - begin, last - begin)), self._some.row[here], self._zero[here])
+        return self._fastest(chosen, again[:-1])
+
+    def _fastest(self, chosen: _Chosen, again: Ints) -> list[_Made]:
+        """The fastest way in which each of some rows fits, if the space does not have it already.
+
+        again : what each way runs again.
+        """
+        shares = self._shares[:, np.newaxis, np.newaxis]
+        nbytes = chosen.priced.memory_bytes(chosen.zero, shares)[self._share_of, again]
+        fits = self._allowed(chosen, nbytes <= self._limit)
+        fits[0] = False  # of what does nothing it is known
+        pointless = self._dominates.T.astype(np.float32) @ fits.astype(np.float32) > 0
+        way, place = np.nonzero(fits & ~pointless)
+        seconds, needed = np.empty(len(place)), nbytes[way, place]
+        for number in np.unique(self._share_of[way]).tolist():
+            here = np.flatnonzero(self._share_of[way] == number)
+            rows = chosen.priced.take(place[here], again[way[here]][np.newaxis])
+            seconds[here] = rows.step_times(chosen.zero[place[here]], float(self._shares[number]))[0, 0]
+        layers = np.zeros(len(way), dtype=np.int64)
+        if self._block:
+            rows_again, number, *of_block = self._blocks(chosen)
+            place, layers = np.concatenate([place, rows_again]), np.concatenate([layers, number])
+            way = np.concatenate([way, 0 * number])
+            seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
+        order = np.lexsort((needed, np.round(seconds, 12), place))
+        order = order[np.unique(place[order], return_index=True)[1]]
+        found, known = list[_Made](), {*self._space.categories}
+        for at in order.tolist():
+            made = self._category(int(chosen.zero[place[at]]), self._ways[way[at]], int(layers[at]))
+            made_so = made, int(chosen.rows[place[at]]), float(seconds[at]), float(needed[at])
+            found += [] if made in known else [made_so]
+        return found
+
+    def _allowed(self, chosen: _Chosen, fits: Bools) -> Bools:
+        """Which ways the framework's rules leave to some rows, of those that fit; (ways, rows)."""
+        found = np.zeros_like(fits)
+        for zero in np.unique(chosen.zero).tolist():
+            for place in np.flatnonzero(fits[:, chosen.zero == zero].any(axis=1)).tolist():
+                some = np.flatnonzero((chosen.zero == zero) & fits[place])
+                made = self._category(zero, self._ways[place])
+                found[place, some] = self._space.keeps_room(made, chosen.rows[some])
+        return found
+
+    def _category(self, zero: int, way: Category, block_layers: int = 0) -> Category:
+        """A category that makes room in a way, or by so many layers of every virtual stage that run again, if any."""
+        if block_layers:
+            way = replace(way, recompute="full", recompute_method="block", recompute_num_layers=block_layers)
+        return replace(way, zero_stage=zero)
+
+    def _blocks(self, chosen: _Chosen) -> tuple[Ints, Ints, PlanFloats, PlanFloats]:
+        """The fewest layers of every virtual stage that make rows fit when they run again, whole, and the others not.
+
+        Returns
+        -------
+        rows, layers : arrays
+            Places of those that fit so, and with how many; without those that need none, or all.
+        seconds, bytes : arrays
+            Of these. [s], [bytes]
+        """
+        num_layers, columns = self._space.scenario.model.num_layers, chosen.priced.columns
+        stages, again = columns.pp * columns.num_chunks, self._category(0, _NOTHING, 1)
+
+        def priced(able: Ints, number: Ints) -> Rows:
+            rows = chosen.priced.take(able)
+            prices = rows.prices.mixed(rows.cell, number * stages[able] / num_layers)
+            return replace(rows, prices=prices, cell=np.arange(len(able)))
+
+        def needed(able: Ints, number: Ints) -> Floats:
+            return np.asarray(priced(able, number).memory_bytes(chosen.zero[able])[0, 0])
+
+        most = -(-num_layers // stages) - 1  # one less than all
+        able = np.flatnonzero(most >= 1)
+        able = able[needed(able, most[able]) <= self._limit] if len(able) else able
+        # Memory is a convex function of the layers: from the fewest that are enough on, all numbers are.
+        number, enough = np.ones_like(able), most[able]
+        while (number < enough).any():
+            middle = (number + enough) // 2
+            fits = needed(able, middle) <= self._limit
+            number, enough = np.where(fits, number, middle + 1), np.where(fits, middle, enough)
+        while (refused := ~self._space.keeps_room(again, chosen.rows[able], recompute_num_layers=number)).any():
+            number = number + refused
+            able, number = able[number <= most[able]], number[number <= most[able]]
+        if not len(able):
+            return able, able, np.empty(0), np.empty(0)
+        rows = priced(able, number)
+        return able, number, rows.step_times(chosen.zero[able])[0, 0], rows.memory_bytes(chosen.zero[able])[0, 0]
 
 
-def _ways(scenario: Scenario, ways: Sequence[str], fields: Fields) -> list[Category]:
-    """All ways but blocks, as categories whose other choices do not count; the first of them does nothing."""
-    nothing, own = Category("none", False, 0), own_modules(scenario.plan)
-    sets = [own, *(module_sets(scenario.model, scenario.stack) if "modules" in ways else ())]
-    kinds = [nothing, *(replace(nothing, recompute="selective", recompute_modules=each) for each in sets)]
-    if not scenario.stack.cuda_graph_scope:
-        kinds.append(replace(nothing, recompute="full"))
-    hosts = product(*_hosts(scenario)) if "offload" in ways else [(0.0, 0)]
-    found = [
-        replace(kind, optimizer_offload=share, offloaded_layers=layers)
-        for kind, (share, layers) in product(kinds, list(hosts))
-    ]
-    named = {name: value for name, value in fields.items() if name in ("recompute", *ROOM)}
-    chosen = [each for each in dict.fromkeys(found) if has_fields(each.fields, named)]
-    return [nothing, *(each for each in chosen if each != nothing)]
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Some rows of a space as they are priced, by their numbers, and their ZeRO stages."""
+
+    priced: Rows
+    rows: Ints
+    zero: Ints
 
 
-def _hosts(scenario: Scenario) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Shares of the optimizer's state, and numbers of layers, that the node can take."""
-    node, measured = scenario.cluster.node, scenario.profile.host
-    copies = measured.to_host_bytes_per_s and measured.to_device_bytes_per_s
-    if not (node.host_link_bandwidth_bytes_per_s or copies):
-        return (0.0,), (0,)
-    layers = tuple(dict.fromkeys(round(share * scenario.model.num_layers) for share in LAYER_SHARES))
-    updates = node.host_memory_bandwidth_bytes_per_s and scenario.training.optimizer in ("adam", "sgd")
-    return OPTIMIZER_SHARES if updates else (0.0,), layers
-
-
-def _too_large(plans: SearchResult, fields: Fields) -> Ints:
+def _too_large(result: SearchResult, fields: Fields) -> Ints:
     """Places of plans without recomputation that do not fit.
 
     Of all of them where the fields say what is recomputed or in host memory, or that something is recomputed.
     """
     again = "recompute" in fields and not agrees("recompute", "none", fields["recompute"])
-    everything = again or any(name in fields for name in ROOM)
-    free = {name: value for name, value in fields.items() if name not in ("recompute", *ROOM)}
-    rows, categories = plans.masks(free)
-    plain = np.array([each.recompute == "none" for each in plans.categories]) & categories
-    plain[len(plans.space.categories) :] = False
-    return np.flatnonzero(rows[plans.prices.row] & plain[plans.prices.category] & (everything | ~plans.fits))
+    everything = again or any(name in fields for name in SAVING[1:])
+    free = {name: value for name, value in fields.items() if name not in SAVING}
+    rows, categories = result.space.masks(free, result.space.categories)
+    plain = np.array([each.recompute == "none" for each in result.space.categories]) & categories
+    plain = np.append(plain, np.zeros(len(result.categories) - len(plain), dtype=bool))
+    return np.flatnonzero(rows[result.prices.row] & plain[result.prices.category] & (everything | ~result.fits))
 
 
-def _fitting(plans: SearchResult, chosen: ChosenRows, category: Ints, dominating: Bools, block: bool) -> list[_Made]:
-    """The fastest way in which each of some rows fits, if the space does not have it already."""
-    categories, limit = plans.space.categories, plans.memory_limit_bytes
-    found, known = list[_Made](), set(categories)
-    nbytes = chosen.memory_bytes()
-    fits = _allowed(plans, chosen, category, nbytes <= limit)
-    fits[0] = False  # of what does nothing it is known
-    pointless = dominating.T.astype(np.float32) @ fits.astype(np.float32) > 0
-    way, place = np.nonzero(fits & ~pointless)
-    seconds, needed = chosen.step_times(place, way), nbytes[way, place]
-    layers = np.zeros(len(way), dtype=np.int64)
-    if block:
-        layers_again = _category(categories[0], chosen.ways[0], 1)
-
-        def allowed(places: Ints, number: Ints) -> Bools:
-            return plans.space.keeps_room(layers_again, chosen.rows[places], recompute_num_layers=number)
-
-        rows, number, *of_block = chosen.blocks(limit, allowed)
-        place = np.concatenate([place, rows])
-        way, layers = np.concatenate([way, 0 * number]), np.concatenate([layers, number])
-        seconds, needed = (np.concatenate(pair) for pair in zip((seconds, needed), of_block, strict=True))
-    order = np.lexsort((needed, np.round(seconds, 12), place))
-    order = order[np.unique(place[order], return_index=True)[1]]
-    for each, one, blocks, *numbers in zip(
-        *(column[order].tolist() for column in (place, way, layers, seconds, needed)), strict=True
-    ):
-        made = _category(categories[category[each]], chosen.ways[one], blocks)
-        found += [] if made in known else [(made, int(chosen.rows[each]), numbers[0], numbers[1])]
-    return found
-
-
-def _allowed(plans: SearchResult, chosen: ChosenRows, base: Ints, fits: Bools) -> Bools:
-    """Which ways the framework's rules leave to some rows, each of a category, of those that fit; (ways, rows)."""
-    found = np.zeros_like(fits)
-    for number in np.unique(base).tolist():
-        for place in np.flatnonzero(fits[:, base == number].any(axis=1)).tolist():
-            some = np.flatnonzero((base == number) & fits[place])
-            made = _category(plans.space.categories[number], chosen.ways[place])
-            found[place, some] = plans.space.keeps_room(made, chosen.rows[some])
-    return found
-
-
-def _category(base: Category, way: Category, block_layers: int = 0) -> Category:
-    """A category that makes room in a way, or by so many layers of every virtual stage that run again, if any do."""
-    if block_layers:
-        way = replace(way, recompute="full", recompute_method="block", recompute_num_layers=block_layers)
-    return replace(way, sequence_parallel=base.sequence_parallel, zero_stage=base.zero_stage)
-
-
-def with_room(plans: SearchResult, found: Sequence[_Made]) -> SearchResult:
+def with_room(result: SearchResult, found: Sequence[_Made]) -> SearchResult:
     """Return the table with new rows appended, each plan once."""
-    numbers = {each: number for number, each in enumerate(plans.categories)}
-    given = plans.prices.take(np.flatnonzero(plans.prices.category >= len(plans.space.categories)))
+    numbers = {each: number for number, each in enumerate(result.categories)}
+    given = result.prices.take(np.flatnonzero(result.prices.category >= len(result.space.categories)))
     known = set(zip(given.category.tolist(), given.row.tolist(), strict=True))
-    rows = []
-    for category, row, seconds, nbytes in found:
-        number = numbers.setdefault(category, len(numbers))
-        if (number, row) not in known:
-            known.add((number, row))
-            rows.append((number, row, seconds, nbytes))
+    rows = dict[tuple[int, int], tuple[float, float]]()
+    for made, row, *prices in found:
+        key = numbers.setdefault(made, len(numbers)), row
+        if key not in known:
+            rows.setdefault(key, (prices[0], prices[1]))
     if not rows:
-        return plans
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    new = Priced(columns[0].astype(np.int16), columns[1].astype(np.int32), *columns[2:])
-    return replace(plans, prices=join([plans.prices, new]), categories=tuple(numbers))
+        return result
+    category, row = np.array(list(rows)).T
+    new = Priced(category.astype(np.int16), row.astype(np.int32), *np.array(list(rows.values())).T)
+    return replace(result, prices=join([result.prices, new]), categories=tuple(numbers))

@@ -11,13 +11,13 @@ from typing import Any
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES
 from sim.search.confirm import MOST_RUNS, run_best
+from sim.search.fields import read_fixed
+from sim.search.formula import price_space
 from sim.search.infeasible import nothing_fits
-from sim.search.plans.layouts import context_degrees
-from sim.search.plans.space import Progress, build_space, has_layouts, split_fixed, values_of
-from sim.search.prices.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
-from sim.search.stages import search_stages
+from sim.search.space import Progress, build_space
+from sim.search.stages import has_layouts, search_stages
 from sim.specs import Scenario
 from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, related
 from sim.specs.frameworks import framework_named
@@ -32,8 +32,6 @@ def search(
     objective: str = "step_time",
     top: int = 10,
     confirm: int = MOST_RUNS,
-    context: tuple[int, ...] | None = None,
-    experts: tuple[int, ...] | None = None,
     room: Sequence[str] = DEFAULT,
     layouts: bool | None = None,
     fixed: Mapping[str, Any] | None = None,
@@ -60,18 +58,14 @@ def search(
     confirm : int
         How many the exact engine runs at most, in the order of the closed form, which is never above it: fewer where
         the best `top` are proven before. Its times decide their order.
-    context : tuple of int, optional
-        Context-parallel degrees. Default: 1, the plan's own, and powers of two that leave pieces of 8,192 tokens.
-    experts : tuple of int, optional
-        Expert-parallel degrees. Default: every one that deals the model's experts evenly.
     room : sequence of str
         What plans may do that do not fit otherwise, from `sim.search.room.WAYS`. Empty: none, selective (the modules of
         the scenario's plan) and full recomputation only.
     layouts : bool, optional
-        Also deal layers by balanced layouts (`sim.search.stages`). Default: where the framework is known to have them,
-        and the objective is not memory.
+        Also deal layers by balanced layouts (`sim.search.stages`). Default: where the framework is known to have them.
     fixed : mapping, optional
-        Fields of the plan that every plan must have, each with its value or a tuple of values: {"tp": 8}.
+        Fields of the plan that every plan must have, each with its value or a tuple of values: {"tp": 8}. Default:
+        context-parallel degrees are 1, the plan's own, and powers of two that leave pieces of 8,192 tokens.
     any_framework : bool
         Also plans that the framework of the scenario's stack, in its version, cannot run (presets/frameworks, `plans`).
     export_to : str, optional
@@ -95,33 +89,30 @@ def search(
     """
     scenario = as_scenario(scenario)
     room, between = check_ways(room), _size(scenario, gpus)
-    _check(objective, bool(layouts), top=top, confirm=confirm)
+    if objective not in OBJECTIVES:
+        raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
+    for name, number in {"top": top, "confirm": confirm}.items():
+        if number < 1:
+            raise SpecError(f"{name} = {number} must be at least 1")
     rules, runs_on = _rules(scenario, any_framework, export_to)
-    in_space, ways_fixed = split_fixed(fixed or {})
+    fixed = read_fixed(fixed or {})
     limit = scenario.cluster.gpu.usable_bytes if memory_limit_bytes is None else memory_limit_bytes
 
     begun = time.perf_counter()
-    own = scenario.plan.cp, *values_of(in_space, "cp")
-    context = context or context_degrees(scenario.training.sequence_length, *own)
-    space = build_space(
-        scenario, between, context=context, experts=experts, rules=rules, runs_on=runs_on, fixed=in_space
-    )
+    space = build_space(scenario, between, rules=rules, runs_on=runs_on, fixed=fixed)
     prices = price_space(space, progress)
     took, size = time.perf_counter() - begun, len(prices)
-    result = SearchResult(
-        space, objective, limit, space.categories, prices, size, took, top=top, room=room, ways_fixed=ways_fixed
-    )
+    result = SearchResult(space, objective, limit, space.categories, prices, size, took, top=top, room=room)
     result, found = run_best(result, {}, top, max(top, confirm), progress)
     if not found.ran and require_fit:
         raise InfeasiblePlan(nothing_fits(result))
     best = found.best[:top]
     known = {each.scenario.plan: each for each in best}
     result = replace(result, best=best, known=known, found=found.with_best())
-    unasked = layouts is None
-    if not best or objective == "memory_headroom" or (unasked and not (space.columns.pp > 1).any()):
+    if not best or (layouts is None and not (space.columns.pp > 1).any()):
         return result
-    dealt = has_layouts(scenario, rules, in_space) if layouts is None else layouts
-    return search_stages(result, layouts=dealt, likely=unasked)
+    dealt = has_layouts(scenario, rules, fixed) if layouts is None else layouts
+    return search_stages(result, layouts=dealt, likely=layouts is None)
 
 
 def _size(scenario: Scenario, gpus: tuple[int, int] | None) -> tuple[int, int]:
@@ -133,20 +124,6 @@ def _size(scenario: Scenario, gpus: tuple[int, int] | None) -> tuple[int, int]:
             f"no number of GPUs is at least {fewest} and at most {most}; give --gpus 64..4096, smaller first"
         )
     return fewest, most
-
-
-def _check(objective: str, layouts: bool, **numbers: int) -> None:
-    """Refuse what no search can look for."""
-    if objective not in OBJECTIVES:
-        raise SpecError(f"unknown objective {objective!r}{nearest(objective, OBJECTIVES)}")
-    if objective == "memory_headroom" and layouts:
-        raise SpecError(
-            "--layouts looks for time, not for --objective memory_headroom; leave it out, or ask for step_time, days "
-            "or cost"
-        )
-    for name, number in numbers.items():
-        if number < 1:
-            raise SpecError(f"{name} = {number} must be at least 1")
 
 
 def _rules(scenario: Scenario, any_framework: bool, export_to: str | None) -> tuple[tuple[PlanRule, ...], str]:

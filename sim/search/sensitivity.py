@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sim.search.by_schedule import search_under
 from sim.search.candidate import facts_of
 from sim.search.explain import Why, why_not
-from sim.search.plans.layouts import RECOMPUTES, SCHEDULES
+from sim.search.fields import RECOMPUTES, SCHEDULES
 from sim.search.result import SearchResult
-from sim.search.schedules.by_schedule import search_under
 
 AXES = (
     "num_gpus", "tp", "cp", "pp", "ep", "microbatch_size", "num_chunks", "schedule", "recompute", "sequence_parallel",
@@ -51,8 +51,7 @@ def sensitivity(result: SearchResult) -> tuple[ValueCost, ...]:
     """The best plan with each value of each axis that has several, against the best of all."""
     best, found = result.best[0].scenario, dict[tuple[str, Any], Why]()
     for each in result.schedules:
-        if not each.asynchronous:
-            found["schedule", each.schedule] = Why.of_best(result, each.best, each.reason)
+        found["schedule", each.schedule] = Why.of_best(result, each.best, each.reason)
     for axis, values in result.values(AXES).items():
         for value in sorted(values, key=RECOMPUTES.index) if axis == "recompute" else values:
             if len(values) > 1 and (axis, value) not in found:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -11,19 +12,15 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError
 from sim.notebook import NotebookDisplay
-from sim.search.axes import PLAN_NUMBERS, SIZE, Axis, parse_axis, with_numbers
+from sim.search.axes import SIZE, Axis, parse_axis
 from sim.search.candidate import SHOWN_FIELDS, Candidate, facts_of, shown
-from sim.search.plans.layouts import FIELDS, context_degrees
-from sim.search.plans.space import base_plan, values_of
+from sim.search.fields import FIELDS, base_plan
 from sim.search.search import search
 from sim.specs import Scenario
+from sim.specs.writing import overridden
 
 MOST = 400
 """Points of a whole sweep: each is a search."""
-PLAN_AXES = tuple(f"plan.{name}" for name in PLAN_NUMBERS)
-"""Axes over fields of the plan, which a point's search keeps."""
-INTERRUPTED = "interrupted before it was searched"
-"""The reason that a point shows if it was not searched."""
 _FACTS = ("step_time_s", "mfu", "num_gpus", "memory_bytes", "training_days", "plan")
 _CLUSTER_SIZE = ("cluster.num_nodes", "cluster.node.gpus_per_node")
 
@@ -55,11 +52,6 @@ class Sweep(NotebookDisplay):
     objective: str
     notes: tuple[str, ...]
 
-    @property
-    def finished(self) -> bool:
-        """Whether every point was searched, and none was left out by an interrupt."""
-        return all(point.infeasible != INTERRUPTED for point in self.points)
-
     def changes(self, number: int) -> tuple[str, ...]:
         """Fields in which the winner of a point differs from that of the feasible point before it on the last axis."""
         here = self.points[number].best
@@ -75,9 +67,8 @@ class Sweep(NotebookDisplay):
         return {
             "scenario": self.scenario.name,
             "objective": self.objective,
-            "finished": self.finished,
             "axes": [
-                {"path": each.path, "unit": each.unit, "spacing": each.spacing, "values": list(each.values)}
+                {"path": each.path, "unit": each.unit or None, "spacing": each.spacing, "values": list(each.values)}
                 for each in self.axes
             ],
             "points": [
@@ -129,13 +120,12 @@ def sweep(
     executor : Executor, optional
         Of `concurrent.futures`: searches of different points run on it.
     **options
-        Of `search`: objective, confirm, memory_limit_bytes, context, experts.
+        Of `search`: objective, confirm, memory_limit_bytes, fixed.
 
     Returns
     -------
     Sweep
-        With every point; where no plan can be run the reason stands in its place. Interrupted (KeyboardInterrupt), a
-        point that was not searched says so.
+        With every point; where no plan can be run the reason stands in its place.
 
     Raises
     ------
@@ -143,23 +133,18 @@ def sweep(
         An axis that does not exist or cannot be read, or values none of which makes a scenario.
     """
     given = [axes] if isinstance(axes, str | Axis) else list(axes)
-    parsed = tuple(parse_axis(each, scenario) if isinstance(each, str) else each for each in given)
+    parsed = tuple(parse_axis(each) if isinstance(each, str) else each for each in given)
     question = _Question(scenario, parsed, gpus, options)
     everywhere = list(product(*(axis.values for axis in parsed)))
-    points, mistakes = dict[tuple[float, ...], SweepPoint](), list[FlopcastError]()
-    try:
-        for point, mistake in (map if executor is None else executor.map)(question.point, everywhere):
-            mistakes += [] if mistake is None else [mistake]
-            points[point.values] = point
-            if progress is not None:
-                progress(len(points), len(everywhere))
-    except KeyboardInterrupt:  # the points that were searched are an answer
-        if all(point.best is None for point in points.values()):
-            raise
+    points, mistakes = list[SweepPoint](), list[FlopcastError]()
+    for point, mistake in (map if executor is None else executor.map)(question.point, everywhere):
+        mistakes += [] if mistake is None else [mistake]
+        points.append(point)
+        if progress is not None:
+            progress(len(points), len(everywhere))
     if len(mistakes) == len(everywhere):
         raise mistakes[0]
-    ordered = tuple(points.get(values, SweepPoint(values, None, INTERRUPTED, 0)) for values in everywhere)
-    return Sweep(scenario, parsed, ordered, options.get("objective", "step_time"), question.notes(ordered))
+    return Sweep(scenario, parsed, tuple(points), options.get("objective", "step_time"), tuple(question.notes(points)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,48 +171,42 @@ class _Question:
     def point(self, values: tuple[float, ...]) -> tuple[SweepPoint, FlopcastError | None]:
         """The best plan at a point; and the mistake where its values make no scenario."""
         named = dict(zip(self.axes, values, strict=True))
-        numbers = {axis.full_path: value for axis, value in named.items() if axis.full_path}
+        words = [axis.override(value) for axis, value in named.items() if axis.path != SIZE]
         try:  # its plan is what is searched, and need not suit the values
-            here = with_numbers(self.scenario.replace(plan=base_plan(self.scenario)), numbers)
+            here = overridden(self.scenario.replace(plan=base_plan(self.scenario)), words)
         except FlopcastError as error:
             return SweepPoint(values, None, f"no such scenario: {error}", 0), error
-        fixed = {axis.path.removeprefix("plan."): int(each) for axis, each in named.items() if axis.path in PLAN_AXES}
-        fixed = {**(self.options.get("fixed") or {}), **fixed}
-        context = context_degrees(here.training.sequence_length, self.scenario.plan.cp, *values_of(fixed, "cp"))
-        wanted = {"layouts": False, "context": context, **self.options, "fixed": fixed, "top": 1}
+        with suppress(FlopcastError):  # its own context-parallel degree is searched too, where that suits the values
+            here = here.replace(plan=here.plan.replace(cp=self.scenario.plan.cp))
+        own = here.cluster.num_gpus if self._whole_cluster() else self.scenario.plan.num_gpus
+        swept = [int(value) for axis, value in named.items() if axis.path == SIZE]
+        gpus = self.gpus or (swept[0] if swept else own,) * 2
         try:
-            result = search(here, gpus=self._num_gpus(here, values), **wanted)
+            result = search(here, gpus=gpus, **{"layouts": False, **self.options, "top": 1})
         except FlopcastError as error:
             return SweepPoint(values, None, str(error), 0), None
         return SweepPoint(values, result.best[0], None, result.plans_feasible, result.gap or 0.0), None
 
-    def notes(self, points: Sequence[SweepPoint]) -> tuple[str, ...]:
-        """What the sweep took for granted, and what a reader may miss."""
+    def notes(self, points: Sequence[SweepPoint]) -> Iterator[str]:
+        """Yield what the sweep took for granted, and what a reader may miss."""
         found = [each for each in points if each.best is not None]
         gap = max((each.gap for each in found), default=0.0)
         even = "" if self.options.get("layouts") else " with layers dealt evenly"
         sure = f"no other{even} can be better" if gap == 0.0 else f"another{even} may be better by {gap:.2%} at most"
-        notes = [f"each point is a search of its own, and its best plan is run on the exact engine; {sure}"]
-        notes += ["layouts that balance layers over stages are left out; --layouts searches them too"] if even else []
+        yield f"each point is a search of its own, and its best plan is run on the exact engine; {sure}"
+        if even:
+            yield "layouts that balance layers over stages are left out; --layouts searches them too"
         for axis in self.axes:
             if axis.spacing != "listed":
                 equal = "factors" if axis.spacing == "geometric" else "steps"
-                notes.append(f"{axis.path} goes in equal {equal}; write {axis.path}=a,b,c or a..b:N for other values")
+                yield f"{axis.path} goes in equal {equal}; write {axis.path}=a,b,c or a..b:N for other values"
         if self.gpus is None and self._whole_cluster():
-            notes.append("every point uses all GPUs of its cluster; --gpus fixes their number instead")
+            yield "every point uses all GPUs of its cluster; --gpus fixes their number instead"
         if len(found) > 1 and len({round(each.best.answer.step_time_s, 9) for each in found if each.best}) == 1:
             reason = "nothing that the best plan needs depends on it"
             if any(axis.path.endswith(("nic_bandwidth", "nics_per_node")) for axis in self.axes):
                 reason = "the cluster states its inter_node_bandwidth, which is what counts"
-            notes.append(f"{' and '.join(axis.path for axis in self.axes)} has no effect here: {reason}")
-        return tuple(notes)
-
-    def _num_gpus(self, here: Scenario, values: tuple[float, ...]) -> tuple[int, int]:
-        """Fewest and most GPUs at a point: those swept or given, all of a cluster that is swept, or the plan's."""
-        for axis, value in zip(self.axes, values, strict=True):
-            if axis.path == SIZE:
-                return int(value), int(value)
-        return self.gpus or (here.cluster.num_gpus if self._whole_cluster() else self.scenario.plan.num_gpus,) * 2
+            yield f"{' and '.join(axis.path for axis in self.axes)} has no effect here: {reason}"
 
     def _whole_cluster(self) -> bool:
         return any(axis.path in _CLUSTER_SIZE for axis in self.axes)

@@ -25,6 +25,15 @@ ABSENT = None
 """Stands in the place of a value that a scenario does not have."""
 
 
+def overridden(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
+    """The scenario as its file and overrides make it: what followed from the old values follows from the new.
+
+    Raises SpecError: the overrides break a rule.
+    """
+    found = build_scenario(parse_yaml(scenario_yaml(scenario), scenario.name), overrides, scenario.name)
+    return found.replace(assumed=scenario.assumed)
+
+
 def differing_fields(scenarios: Sequence[Scenario]) -> dict[str, tuple[Any, ...]]:
     """Fields that are not the same in all scenarios, by path, with the value of each scenario.
 

@@ -113,7 +113,6 @@ SEARCHES = {
     "32 GB, sensitivity": ["megatron-2019-8.3b-512-v100", "--sensitivity"],
     "layouts": ["megatron-2021/39.1b", "--layouts"],
     "sweep": ["megatron-2021/1.7b", "--sweep", "gpus=16,32", "--sweep", "training.global_batch_size=256,512"],
-    "memory headroom": ["megatron-2021/18.4b", "--objective", "memory_headroom"],
     "room": ["papers/glm-130b-768-a100", "--room", "modules,block,offload", "--memory-limit", "36GB"],
     "adapters": ["megatron-2021/39.1b", "--gpus", "8..16", "-s", "training.adapter_rank=16"],
     "Blackwell, 4 bits": ["papers/nemotron-4-340b-1536-h100", "-s", "cluster=superpod-b200", "-s", "profile=b200",

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from open_space import search, sweep
+from open_space import sweep
 
 from sim.canvas import new_figure
 from sim.report.figures import place_labels
-from sim.report.search_figures import draw_sensitivity
-from sim.search.sensitivity import sensitivity
 from sim.specs import load_scenario
 from tests.rows import rows
 
@@ -51,7 +49,6 @@ def test_values_of_a_sweep_stand_one_after_the_other(small):
     ("objective", "counts"),
     [
         ("cost", ("cost [GPU-seconds a step]", lambda answer: answer.step_time_s * answer.num_gpus)),
-        ("memory_headroom", ("memory of the fullest GPU [GB]", lambda answer: answer.largest.total / 1e9)),
         ("days", ("time of the run [days]", lambda answer: answer.training_time_s / 86400)),
     ],
 )
@@ -62,12 +59,3 @@ def test_a_sweep_draws_what_its_objective_counts(small, objective, counts):
     panel, (name, count) = swept.plot().axes[0], counts
     assert panel.get_ylabel() == name
     assert panel.lines[0].get_ydata() == pytest.approx([count(point.best.answer) for point in swept.points])
-
-
-def test_where_memory_is_the_objective_bars_are_coloured_by_what_takes_it(small):
-    result = search(small, objective="memory_headroom", top=1, confirm=1)
-    figure = draw_sensitivity(result, sensitivity(result))
-    assert {panel.get_ylabel() for panel in figure.axes if panel.get_title()} == {"more memory [%]"}
-    named = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert named & {"activations", "optimizer", "weights", "working"}
-    assert not named & {"computed again", "waiting", "communication that nothing hides"}

@@ -7,7 +7,7 @@ from open_space import search
 
 from sim.report.search import schedules_view
 from sim.report.terminal import console
-from sim.search.schedules.by_schedule import search_schedules
+from sim.search.by_schedule import search_schedules
 from sim.specs import load_scenario
 from sim.units import significant
 from tests.rows import rows

@@ -143,12 +143,15 @@ def test_plans_without_a_rank_say_why(small):
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        ({"microbatch_size": 3}, "no plan has microbatch_size 3 (those searched have microbatch_size 1, 2, 4)"),
-        ({"tp": 1, "sequence_parallel": True}, "no plan has tp 1 and sequence_parallel True at once"),
-        ({"num_chunks": 2, "schedule": "1f1b"}, "holds one chunk a rank"),
-        ({"pp": 7}, "does not divide 8 GPUs"),
-        ({"tp": 8, "pp": 8}, "no plan has tp 8 and pp 8 at once"),
-        ({"tp": 1, "pp": 1}, "must be a multiple of plan.dp"),
+        (
+            {"microbatch_size": 3},
+            "no plan has plan.microbatch_size = 3; the scenario, its GPUs and the degrees that are searched leave 1, 2, 4",
+        ),
+        ({"tp": 1, "sequence_parallel": True}, "no plan with plan.tp = 1 has plan.sequence_parallel = true; "),
+        ({"num_chunks": 2, "schedule": "1f1b"}, "no plan has plan.num_chunks = 2 and plan.schedule = 1f1b at once"),
+        ({"pp": 7}, "plan.pp = 7: it must divide the 48 layers"),
+        ({"tp": 8, "pp": 8}, "no plan on 8 GPUs with tp 8 and pp 8"),
+        ({"tp": 1, "pp": 1}, "and dp the batch of 4"),
         ({"tp": 1, "recompute": "none"}, "fits in"),
     ],
 )
@@ -200,7 +203,7 @@ def test_commands_that_make_no_sense(tmp_path):
 
 def test_a_mistake_in_why_is_told_before_the_search(monkeypatch):
     monkeypatch.setattr(sys.modules["sim.search.search"], "build_space", lambda *_, **__: pytest.fail("searched"))
-    with pytest.raises(SpecError, match="takes fields of the plan, not 'pt'"):
+    with pytest.raises(SpecError, match=r"plan\.pt is no field of a plan"):
         run("--why", "pt=4")
 
 

@@ -5,7 +5,7 @@ from asked import asked
 from open_space import search
 
 from sim.errors import InfeasiblePlan
-from sim.search.plans.layouts import context_degrees
+from sim.search.layouts import context_degrees
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_search_tries_them_and_says_so():
     assert any(words in each for each in result.assumptions)
     own = search(small(dp=1, cp=8), top=1, confirm=2)
     assert searched(own) == [1, 2, 4, 8]
-    assert searched(search(small(), context=(1,), top=1, confirm=2)) == [1]
+    assert searched(search(small(), fixed={"cp": 1}, top=1, confirm=2)) == [1]
     assert searched(search(small(length=30720), top=1, confirm=1)) == [1, 2]  # 32,768 tokens would be cut in 4
-    with pytest.raises(InfeasiblePlan, match="context-parallel degree 7: it must divide the sequence"):
-        search(small(), context=(7,))
+    with pytest.raises(InfeasiblePlan, match=r"plan\.cp = 7: it must divide the sequence"):
+        search(small(), fixed={"cp": 7})

@@ -39,7 +39,7 @@ def found():
 def test_a_search_is_one_search_of_every_degree(found):
     """The same plans at the same prices, whatever the scenario's own degree is; so also the same best."""
     # Room is made for plans that may be among the best, which depends on the others: only the space is the same.
-    rows = pd.concat([search(mixture(16), experts=(ep,), room=()).to_frame() for ep in (1, 2, 4, 8, 16)])
+    rows = pd.concat([search(mixture(16), fixed={"ep": ep}, room=()).to_frame() for ep in (1, 2, 4, 8, 16)])
     together = table(search(mixture(), room=()))
     assert together["ep"].unique().tolist() == [1, 2, 4, 8, 16]  # 32 do not divide 16 GPUs
     pd.testing.assert_frame_equal(together, rows.sort_values([*rows.columns], ignore_index=True), rtol=1e-12)
@@ -51,7 +51,7 @@ def test_what_fits_nowhere_without_expert_parallelism_says_so():
     with pytest.raises(
         InfeasiblePlan, match=r"ep 1\). To go on, deal the 64 experts over more GPUs \(-s plan.ep=\[2,4,8,16\]; without"
     ):
-        search(scenario, experts=(1,))
+        search(scenario, fixed={"ep": 1})
     assert search(scenario, top=1, confirm=1).best[0].scenario.plan.ep > 1
     with pytest.raises(InfeasiblePlan, match=r"What would help: plan\.ep=16 \("):
         estimate(scenario).require_fit()
@@ -63,8 +63,11 @@ def test_why_not_another_degree(found):
     other = why_not(found, {"ep": 8 if best != 8 else 16})
     assert other.rank > 1
     assert [step.changes["ep"] for step in other.steps if "expert parallelism" in step.techniques]
-    assert "no plan has ep 3 (those searched have ep 1, 2, 4, 8, 16)" in why_not(found, {"ep": 3}).ruled_out
-    assert "ep 32 must divide tp · cp · dp = 16" in why_not(found, {"ep": 32}).ruled_out
+    assert (
+        "plan.ep = 3: it must divide the 32 experts; degrees that do: 1, 2, 4, 8, 16, 32"
+        in why_not(found, {"ep": 3}).ruled_out
+    )
+    assert "plan.ep = 32 must divide tp · cp · dp" in why_not(found, {"ep": 32}).ruled_out
     with pytest.raises(SpecError, match=r"plan\.ep"):
         why_not(found, {"ep": 0})
 

@@ -8,8 +8,8 @@ from sim import load_scenario, search
 from sim.cli import app
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
+from sim.search.by_schedule import search_schedules
 from sim.search.explain import rank_plan, why_not
-from sim.search.schedules.by_schedule import search_schedules
 from sim.specs.framework_plans import broken_rules, rules_of_scenario
 
 
@@ -72,9 +72,9 @@ def test_what_the_framework_cannot_run_has_no_rank_and_no_place_among_the_best(s
 
 
 REFUSED = [
-    (["-s", "plan.tp=7"], "no plan has plan.tp = 7; the scenario, its GPUs and the degrees that are searched leave 1, 2"),
+    (["-s", "plan.tp=7"], "no plan has plan.tp = 7: it must divide the 160 heads and the matrices; degrees that do: 1, 2"),
     (["-s", "plan.zero_stage=2"], "Megatron-LM of 2021-01 can run no plan with plan.zero_stage = 2 here: its distributed"),
-    (["-s", "plan.tp=32", "-s", "plan.pp=128"], "at once; leave one of them free"),
+    (["-s", "plan.tp=32", "-s", "plan.pp=128"], "no plan on 3,072 GPUs with tp 32 and pp 128"),
     (["-s", "plan.tpp=8"], "plan.tpp is no field of a plan"),
     (["-s", "plan.tp=8", "-s", "plan.tp=4"], "plan.tp is set twice; keep one"),
     (["-s", "plan.pipeline_layout=Et|tL"], "flopcast estimate prices a layout of your own"),

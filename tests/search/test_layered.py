@@ -40,7 +40,7 @@ BOUNDED = [  # cluster, stack, model, plan, what the bound is of the step of mos
 def test_no_step_is_shorter_than_its_bound(cluster, stack, model, plan, typical):
     """Of plans under context parallelism too, and over the experts' degrees."""
     scenario = small(cluster, stack, plan=plan, **model)
-    table = layered_plans(scenario, gpus=(2, 32), context=(1, 2))
+    table = layered_plans(scenario, gpus=(2, 32), fixed={"cp": (1, 2)})
     columns = table.space.columns
     replicas = (columns.dp * columns.cp)[table.prices.row]
     assert (replicas % plan.get("sharding_group", 1) == 0).all()
@@ -106,7 +106,7 @@ def plans_by_hand(scenario, gpus):
 def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):
     """Uneven rounds, context and expert parallelism: every plan of eight GPUs, run."""
     scenario = small(cluster, "megatron-core", batch=8, plan={"uneven_layers": True}, **model)
-    table = layered_plans(scenario, gpus=(8, 8), context=(1, 2), recomputes=("full",))
+    table = layered_plans(scenario, gpus=(8, 8), fixed={"cp": (1, 2), "recompute": "full"})
     by_hand = plans_by_hand(scenario, 8)
     assert table.plans_priced == len(by_hand)
     answers = [estimate(each) for each in by_hand]

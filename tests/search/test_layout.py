@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim import estimate, load_scenario
 from sim.errors import SpecError
-from sim.search.stages import balance_layout, cut_evenly, layout_text
+from sim.search.balance import balance_layout, cut_evenly, layout_text
 from sim.specs.plan import layout_stages
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

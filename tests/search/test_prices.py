@@ -13,8 +13,8 @@ from rows import forms
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.deal import stages_alike
-from sim.search.plans.layouts import RECOMPUTES, SCHEDULES, Category
-from sim.search.plans.space import build_space
+from sim.search.fields import RECOMPUTES, SCHEDULES
+from sim.search.space import Category, build_space
 from sim.specs import ParallelPlan, load_scenario
 from sim.specs.hardware import NetworkSpec
 from sim.specs.loading import build_scenario
@@ -31,14 +31,13 @@ FILES = (
 STACKS = ("megatron-core", "megatron-2019", "deepspeed-zero3")
 OVERLAPS = ("overlap_p2p", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_backward")
 OVERLAPPING = [dict(zip(OVERLAPS, flags, strict=True)) for flags in product((False, True), repeat=len(OVERLAPS))]
-KINDS = list(product(RECOMPUTES, (False, True), range(4)))
+KINDS = list(product(RECOMPUTES, range(4)))
 TURNS = 40
 """Cases below."""
 
 
 def chosen(plan, turn):
-    """Eight categories: a third of the ways to recompute, ZeRO stages and uses of sequence parallelism, each time
-    others."""
+    """Five categories: a third of the ways to recompute and ZeRO stages, each time others."""
     return [Category.of(plan, *kind) for kind in KINDS[turn % 3 :: 3]]
 
 
@@ -100,7 +99,7 @@ def test_prices_of_layers_that_no_pipeline_divides(number):
     """29 layers on 2 to 16 ranks, some of which hold one more: never above the exact step, and the same memory."""
     scenario, random = small(model={"num_layers": 29, "dropout": 0.1}), np.random.default_rng(number)
     scenario = scenario.replace(stack=scenario.stack.replace(**OVERLAPPING[number]))
-    space = replace(build_space(scenario, (8, 64), context=(1, 2)), categories=tuple(chosen(scenario.plan, 0)))
+    space = replace(build_space(scenario, (8, 64), fixed={"cp": (1, 2)}), categories=tuple(chosen(scenario.plan, 0)))
     ratios = []
     for which, rows, seconds, needed in price_all(space):
         for place in random.integers(len(rows), size=1).tolist():
@@ -184,7 +183,7 @@ def test_prices_equal_estimates(some):
     """Of random plans of every case and category, memory and times without a pipeline to 1e-9; no time is above."""
     found = {}
     for turn, (name, scenario, gpus, context) in list(enumerate(cases()))[some]:
-        found[name] = differences(scenario, gpus, turn, context=context).max()
+        found[name] = differences(scenario, gpus, turn, fixed={"cp": context}).max()
     assert len(found) <= TURNS
     assert {name: apart for name, apart in found.items() if not apart < 1e-9} == {}
 
@@ -195,11 +194,12 @@ def test_prices_count_the_reductions_of_many_chunks_that_wait_for_each_other():
     flags = dict(zip(OVERLAPS, (False, True, False, False), strict=True))
     scenario, category = (
         scenario.replace(stack=scenario.stack.replace(**flags)),
-        Category.of(scenario.plan, "selective", True, 0),
+        Category.of(scenario.plan, "selective", 0),
     )
     space = replace(build_space(scenario, (4096, 4096)), categories=(category,))
     ((_, rows, seconds, _),) = price_all(space)
-    few_microbatches = np.flatnonzero((space.columns.dp[rows] >= 128) & (space.columns.num_chunks[rows] > 1))
+    columns = space.columns.take(rows)
+    few_microbatches = np.flatnonzero((columns.dp >= 128) & (columns.num_chunks > 1) & columns.sequence_parallel)
     for place in random.choice(few_microbatches, size=12, replace=False).tolist():
         alone = estimate(space.scenario_of(int(rows[place]), category))
         assert 14 / 15 < seconds[place] / alone.step_time_s <= 1 + 1e-9, alone.scenario.plan
@@ -213,9 +213,12 @@ def test_space_of_a_mixture_holds_what_a_scenario_takes(dense):
     scenario = small(model=model)
     training = scenario.training.replace(global_batch_size=12)
     scenario = scenario.replace(training=training, plan=ParallelPlan())
-    space = build_space(scenario, (1, 24), context=(1, 2))
-    layouts = {sp: space.layouts[space.columns.layout[space.rows_of(sp)]].tolist() for sp in (False, True)}
-    found = {(*layout, sp) for sp in layouts for layout in layouts[sp]}
+    space = build_space(scenario, (1, 24), fixed={"cp": (1, 2)})
+    columns = space.columns
+    found = {
+        (*space.layouts[layout].tolist(), cut)
+        for layout, cut in zip(columns.layout, columns.sequence_parallel.tolist(), strict=True)
+    }
     taken = set()
     some = (1, 2, 3, 4, 5, 6, 12)
     names = ("tp", "cp", "pp", "dp", "ep", "sequence_parallel")
@@ -235,17 +238,11 @@ def test_space_of_a_mixture_holds_what_a_scenario_takes(dense):
 def test_space_holds_what_the_rules_allow():
     """A plan of random numbers is in the space exactly where it can be estimated."""
     scenario, random = small(), np.random.default_rng(3)
-    space = build_space(scenario, (1, 64), context=(1, 2, 3))
+    space = build_space(scenario, (1, 64), fixed={"cp": (1, 2, 3)})
     columns = space.columns
-    allowed = {
-        (int(tp), int(cp), int(pp), int(dp), int(v), int(b), SCHEDULES[kind], sp)
-        for sp in (False, True)
-        for row in space.rows_of(sp).tolist()
-        for tp, cp, pp, dp, v, b, kind in [
-            [getattr(columns, name)[row] for name in
-             ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size", "schedule")]
-        ]
-    }  # fmt: skip
+    names = ("tp", "cp", "pp", "dp", "num_chunks", "microbatch_size", "schedule", "sequence_parallel")
+    rows = zip(*(getattr(columns, name).tolist() for name in names), strict=True)
+    allowed = {(*numbers, SCHEDULES[kind], cut) for *numbers, kind, cut in rows}
     seen = {True: 0, False: 0}
     for _ in range(400):
         numbers = {

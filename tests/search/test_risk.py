@@ -10,7 +10,7 @@ from sim.cli import app
 from sim.errors import SpecError
 from sim.search import search
 from sim.search.risk import at_risk
-from sim.uncertainty import doubt_of, least_quantile_factor
+from sim.uncertainty import least_quantile_factor
 
 SCENARIO = "scenarios/gpt3-175b-1024-a100.yaml"
 
@@ -18,10 +18,6 @@ SCENARIO = "scenarios/gpt3-175b-1024-a100.yaml"
 @pytest.fixture(scope="module")
 def result():
     return search(SCENARIO, top=40)
-
-
-def causes(candidate):
-    return candidate.answer.breakdown.shares()
 
 
 def test_a_quantile_is_between_the_estimate_and_the_end_of_its_interval(result):
@@ -49,15 +45,13 @@ def test_the_order_is_that_of_the_quantile(result):
     assert risky.gap == result.gap == 0.0  # the fastest is still proven
 
 
-def test_a_fastest_plan_that_is_known_worse_is_named_with_what_is_open(result):
+def test_a_fastest_plan_that_is_known_worse_is_named(result):
     ranked = at_risk(result, 0.9, top=40).best
     pairs = [(one, other) for one in ranked for other in ranked if one.answer.step_time_s < other.answer.step_time_s]
     one, other = next(pair for pair in pairs if ranked.index(pair[0]) > ranked.index(pair[1]))
     found = at_risk(replace(result, best=(one, other)), 0.9)
     assert found.best == (other, one)
     assert (found.risk.fastest, found.risk.place) == (one, 2)
-    shares = [doubt_of(each.scenario, causes(each)).shares[found.risk.part] for each in (one, other)]
-    assert shares[0] > shares[1]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +59,6 @@ def test_a_fastest_plan_that_is_known_worse_is_named_with_what_is_open(result):
     [
         (["--risk", "0.3"], "--risk 0.3 must be at least 0.5 and below 1"),
         (["--risk", "1"], "must be at least 0.5 and below 1, such as 0.9"),
-        (["--risk", "0.9", "--objective", "memory_headroom"], "--risk speaks of step times"),
         (["--risk", "0.9", "--why", "own"], "--risk ranks plans by what they stay below, and --why compares"),
         (["--risk", "0.9", "--sweep", "plan.tp=1,2"], "--sweep asks another question than --risk"),
     ],

@@ -10,6 +10,7 @@ from open_space import search
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
+from sim.search.space import Category
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
 from sim.work.recompute import module_sets
@@ -137,7 +138,7 @@ def test_what_needs_no_room_is_never_slower():
     for number, each in enumerate(result.space.categories):
         if each.recompute == "none":
             continue
-        plain = result.space.categories.index(each.without_room())
+        plain = result.space.categories.index(Category("none", each.zero_stage))
         assert (result.prices.row[by_category[number]] == result.prices.row[by_category[plain]]).all()
         longer = result.prices.step_time_s[by_category[number]] / result.prices.step_time_s[by_category[plain]]
         assert longer.min() >= 1 - 1e-12

@@ -51,11 +51,11 @@ def test_two_steps_of_a_ring_move_what_is_counted_by_hand():
 
 def test_a_search_deals_heads_evenly_too(scenarios):
     scenario = load_scenario(scenarios / "megatron-2021" / "7.5b.yaml", ["stack.context_by_heads=true"])
-    found = search(scenario, context=(1, 2, 4))
+    found = search(scenario, fixed={"cp": (1, 2, 4)})
     plans = [each.scenario.plan for each in found.best]
     assert all(scenario.model.num_heads % (plan.tp * plan.cp) == 0 for plan in plans)
     with pytest.raises(InfeasiblePlan, match="deals 32 heads"):
-        search(scenario, context=(64,))
+        search(scenario, fixed={"cp": 64})
 
 
 SCRIPT = (

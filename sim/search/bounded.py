@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -34,17 +34,16 @@ from sim.engines.program import exposed_gather, exposed_reduction
 from sim.errors import ScheduleError
 from sim.pricing.cells import Plans
 from sim.pricing.deal import Deal, deal_of, even_deal, params_of
-from sim.pricing.layouts import place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import near_and_far, once_a_step, price_stages
-from sim.schedules import Order, build_order, get_schedule
-from sim.schedules.actions import U, W
+from sim.schedules import Order, Schedule, build_order, get_schedule
+from sim.schedules.actions import W
 from sim.schedules.build import played_first
 from sim.schedules.passes import most_begun, peak_in_flight
 from sim.schedules.registry import is_file
 from sim.search.candidate import worth_of
-from sim.search.plans.space import Space, columns_of
-from sim.search.prices.formula import plan_batch
+from sim.search.formula import plan_batch
+from sim.search.space import Space, columns_of, shapes
 from sim.specs import Scenario
 
 FIRST, MIDDLE, LAST = range(3)
@@ -59,10 +58,6 @@ class LeastSteps:
 
     def __init__(self, batch: Plans, slices: int = 1) -> None:
         self.batch, self.chosen = batch, get_schedule(batch.schedule)
-        self.bounded = bool(batch.shape[0]) and not is_file(self.chosen.name)  # a file may deal stages unevenly
-        self.step_s = np.zeros(batch.shape)
-        if not self.bounded:
-            return
         self.splits = splits_backward(batch.schedule, slices)
         deal = even_deal(batch)
         seconds = price_stages(batch, replace(deal, stage_kinds=deal.stage_kinds[:3]))
@@ -73,9 +68,9 @@ class LeastSteps:
         self.blocked = np.where(batch.overlap_p2p, 0.0, self.send)
         self.each = batch.num_microbatches * slices / self.chosen.copies
         self.after = np.full(batch.shape, batch.costs.stack.step_setup_s)
-        if self.chosen.copies == 1 and not self.chosen.asynchronous:
+        if self.chosen.copies == 1:
             window = np.where(batch.num_chunks == 1, slices * self.backward.max(axis=0), np.inf)
-            self.after = self.after + _least_after(batch, deal, window)
+            self.after += _least_after(batch, deal, window)
         self.step_s = np.asarray(self._pipeline() + self.after)
 
     def _pipeline(self) -> PlanFloats:
@@ -87,7 +82,7 @@ class LeastSteps:
         ends = self.each * (whole + (stages - 1) * least)
         pipeline = np.where(pp * chunks == 1, ends[FIRST], np.maximum(ends[FIRST], ends[LAST]))
         between = self.each * stages * (whole[MIDDLE] + self.blocked) * (pp > 2)
-        if self.chosen.staggered or self.chosen.asynchronous:  # whose step is the time from batch to batch
+        if self.chosen.staggered:  # whose step is the time from batch to batch
             return np.asarray(np.maximum(pipeline, between))
         before = (pp - 1) // copies
         # A rank of one stage that begins with the last or later has the last.
@@ -122,7 +117,7 @@ class LeastSteps:
         micro-batches at most takes the next one when the one L before has come back.
         """
         stages, home = order.num_stages // order.copies, order.rank_of_stage
-        if not self.bounded or self.chosen.asynchronous or len(self.batch.costs.model.layer_kinds) > 1 or stages == 1:
+        if len(self.batch.costs.model.layer_kinds) > 1 or stages == 1:
             return np.zeros(len(plans))
         stage = np.arange(order.num_stages) % stages
         leaves = (stage < stages - 1) & (home != np.roll(home, -1))
@@ -156,8 +151,6 @@ def least_memory(batch: Plans) -> PlanFloats:
     It holds no fewer parameters than the mean rank, and one micro-batch on one of its stages.
     """
     chosen, model = get_schedule(batch.schedule), batch.costs.model
-    if is_file(chosen.name) or not batch.shape[0]:
-        return np.zeros(batch.shape)
     share = chosen.copies / batch.layouts.pp
     layers = (share * model.layers_of(kind) for kind in model.layer_kinds)
     mtps, tied = model.num_mtp_layers * share, int(model.tied_embeddings) * share
@@ -176,6 +169,18 @@ def splits_backward(name: str, slices: int = 1) -> bool:
     return any(bool((row[:, 1] == W).any()) for row in rows)
 
 
+def searchable(name: str) -> Schedule:
+    """A schedule of which the best plan can be looked for.
+
+    Raises ScheduleError: there is none of this name, it trains in another way, or it is a file, which has one size.
+    """
+    chosen = get_schedule(name)
+    if chosen.asynchronous or is_file(name):
+        why = "trains in another way (gradients come late)" if chosen.asynchronous else "is the grid of one size"
+        raise ScheduleError(f"schedule {name} {why}, so it is not searched; flopcast estimate prices plans of it")
+    return chosen
+
+
 SLICES = (2, 4, 8)
 """Parts of a sequence that are tried under a schedule that cuts sequences."""
 
@@ -183,19 +188,14 @@ SLICES = (2, 4, 8)
 def spaces_under(space: Space, name: str) -> list[Space]:
     """The space under a schedule, once for each number of sequence slices; those that have plans.
 
-    Raises ScheduleError: there is no such schedule, or it is a grid with updates in it, whose steps have no end.
+    Raises ScheduleError: there is no such schedule, or none that can be searched.
     """
-    chosen = get_schedule(name)
-    if is_file(name) and any((row[:, 1] == U).any() for row in chosen.rows(1, 1, 1)):
-        raise ScheduleError(
-            f"schedule {name!r} has weight updates in its grid; a search takes grids of one step: leave them out, or "
-            "estimate plans of it one by one"
-        )
-    length, names = space.scenario.training.sequence_length, (chosen.name,)
+    chosen, scenario = searchable(name), space.scenario
+    length, names = scenario.training.sequence_length, (chosen.name,)
     slices = [each for each in SLICES if length % each == 0] if "slices" in chosen.options else [1]
-    of_slices = [(each, columns_of(space.scenario, space.layouts, names, each)) for each in slices]
-    found = [replace(space, columns=columns, schedules=names, slices=each) for each, columns in of_slices]
-    return [each for each in found if len(each.plans[0])]
+    of_slices = {each: columns_of(scenario, space.layouts, partial(shapes, scenario, names, each)) for each in slices}
+    found = [replace(space, columns=columns, schedules=names, slices=each) for each, columns in of_slices.items()]
+    return [each for each in found if each.num_plans]
 
 
 class BoundedPlans:
@@ -206,17 +206,37 @@ class BoundedPlans:
     """
 
     def __init__(self, space: Space, objective: str, limit: float) -> None:
-        self.space, self.schedule = space, get_schedule(space.schedules[0])
-        self.row, self.category = space.plans
-        self.batch = plan_batch(space, place_layouts(space.scenario, space.layouts), self.row, self.category)
-        self.objective, self.limit = objective, limit
+        self.space, self.schedule, self.objective, self.limit = (
+            space,
+            get_schedule(space.schedules[0]),
+            objective,
+            limit,
+        )
+        self.category, self.row = space.plans
+        self.batch = plan_batch(space, self.category, self.row)
         self.least = LeastSteps(self.batch, space.slices)
         self.seconds, self.nbytes = self.least.step_s.copy(), least_memory(self.batch)
-        self._num_gpus = space.gpus_of(self.row)
-        _, order_of_row = np.unique(self._order_keys(), axis=1, return_inverse=True)
-        self.order_of = order_of_row.ravel()[self.row]
+        self._num_gpus = space.columns.num_gpus[self.row]
+        self._options = {"slices": space.slices} if "slices" in self.schedule.options else {}
+        self.order_of = self._order_of_rows()[self.row]
         self._grouped = np.argsort(self.order_of, kind="stable")
         self._begins = np.searchsorted(self.order_of[self._grouped], np.arange(self.order_of.max(initial=-1) + 2))
+
+    def _order_of_rows(self) -> Ints:
+        """Which order each row has: those with the same ranks, chunks and micro-batches that are played share one."""
+
+        def played(pp: int, chunks: int, count: int) -> tuple[int, int, int]:
+            if self.schedule.period is not None:
+                period = self.schedule.period(pp, chunks, **self._options)
+                kept = played_first(period, pp)
+                count = min(count, kept + (count - kept) % period)
+            return pp, chunks, count
+
+        columns = self.space.columns
+        sizes = np.stack([columns.pp, columns.num_chunks, self.space.num_microbatches])
+        distinct, size = np.unique(sizes, axis=1, return_inverse=True)
+        _, order = np.unique([played(*each) for each in distinct.T.tolist()], axis=0, return_inverse=True)
+        return np.asarray(order.ravel()[size.ravel()])
 
     def scenario_of(self, plan: int) -> Scenario:
         """One plan as a scenario that can be estimated."""
@@ -230,9 +250,8 @@ class BoundedPlans:
 
     def score(self, plans: Array | slice = slice(None)) -> Array:
         """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
-        seconds, nbytes = self.seconds[plans], self.nbytes[plans]
-        score = worth_of(self.objective, seconds, nbytes, self._num_gpus[plans])
-        return np.asarray(np.where(nbytes <= self.limit, score, np.inf))
+        score = worth_of(self.objective, self.seconds[plans], self._num_gpus[plans])
+        return np.asarray(np.where(self.nbytes[plans] <= self.limit, score, np.inf))
 
     def weigh(self, order: int) -> Ints:
         """Look at the memory that plans need in their order, or in the leanest that the schedule may choose for them;
@@ -248,31 +267,13 @@ class BoundedPlans:
         self.seconds[here] = np.maximum(self.seconds[here], np.min(seconds, axis=0))
         return np.asarray(here[np.isfinite(self.score(here))])
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"slices": self.space.slices} if "slices" in self.schedule.options else {}
-
-    def _order_keys(self) -> Array:
-        """What tells the orders of rows apart: ranks, chunks, and the micro-batches that are played."""
-        columns, count, chosen = self.space.columns, self.space.num_microbatches, self.schedule
-        played = count.copy()
-        for row in range(len(columns)):
-            if chosen.period is None:
-                break
-            pp = int(columns.pp[row])
-            period = chosen.period(pp, int(columns.num_chunks[row]), **self._options)
-            kept = played_first(period, pp)
-            played[row] = min(count[row], kept + (int(count[row]) - kept) % period)
-        return np.stack([columns.pp, columns.num_chunks, played])
-
     def _in_order(self, plans: Ints, candidate: int | None) -> tuple[PlanFloats, PlanFloats]:
         """Least step and memory of plans in the order that all of them have, or in a candidate for it.  [s], [bytes]"""
-        row, columns, options = int(self.row[plans[0]]), self.space.columns, dict(self._options)
-        if candidate is not None:
-            options["candidate"] = candidate
-        size = (int(columns.pp[row]), int(columns.num_chunks[row]), int(self.space.num_microbatches[row]))
-        order, scenario = build_order(self.schedule.name, *size, fold=True, **options), self.scenario_of(int(plans[0]))
-        deal = deal_of(scenario.model, scenario.plan, order.rank_of_stage, order.copies)
+        scenario = self.scenario_of(int(plans[0]))
+        plan, options = scenario.plan, self._options if candidate is None else {**self._options, "candidate": candidate}
+        size = plan.pp, plan.num_chunks, scenario.num_microbatches
+        order = build_order(self.schedule.name, *size, fold=True, **options)
+        deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
         floating = candidate is not None and bool((order.kind == W).any())
         return self.least.keeping(plans, order), memory_in_order(self.batch.take(plans), order, deal, floating)
 

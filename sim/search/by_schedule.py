@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from sim.errors import InfeasiblePlan, ScheduleError, SpecError
-from sim.schedules import get_schedule
 from sim.schedules.registry import schedules
 from sim.search.best_first import Found, Node, best_first
+from sim.search.bounded import BoundedPlans, searchable, spaces_under
 from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.fields import Fields
 from sim.search.infeasible import nothing_fits
 from sim.search.result import SearchResult
-from sim.search.schedules.bounded import BoundedPlans, spaces_under
 from sim.units import show
 
 
@@ -52,17 +51,15 @@ ALL = "all"
 def schedules_named(words: str | Sequence[str]) -> tuple[str, ...]:
     """Names of schedules in `all`, `zb_v,zb_h1` or a sequence of such; each once.
 
-    Raises ScheduleError, SpecError: there is no such schedule, or no name.
+    Raises ScheduleError, SpecError: there is no such schedule, none that can be searched, or no name.
     """
     said = words.split(",") if isinstance(words, str) else list(words)
     names: list[str] = []
     for name in (each.strip() for each in said):
         if not name:
             raise SpecError("--schedules takes names with commas between, such as zb_v,zb_h1, or all")
-        if name == ALL:
-            names += [each.name for each in schedules() if not each.asynchronous]
-        else:
-            names.append(get_schedule(name).name)
+        all_of_them = [each.name for each in schedules() if not each.asynchronous] if name == ALL else []
+        names += all_of_them or [searchable(name).name]
     return tuple(dict.fromkeys(names))
 
 
@@ -83,7 +80,7 @@ def search_schedules(
     result : SearchResult
         Its layouts, categories, objective and memory limit count.
     names : str or sequence of str
-        As `zb_v,zb_h1`, or `all`; asynchronous schedules only by name. A name may be that of a file with a grid.
+        As `zb_v,zb_h1`, or `all`.
     most_runs : int
         Plans of a schedule that the exact engine runs at most.
     progress : callable, optional
@@ -92,8 +89,7 @@ def search_schedules(
     Returns
     -------
     SearchResult
-        With `schedules`, and the best over all in `best` (but for asynchronous schedules, and those that the
-        framework does not have).
+        With `schedules`, and the best over all in `best`, but for schedules that the framework does not have.
 
     Raises
     ------
@@ -110,36 +106,36 @@ def search_schedules(
             progress(number, len(wanted), name)
         best, ran = search_under(result, name, {}, most_runs)
         bests.append(best)
-        candidates += ran if not best.asynchronous and result.space.has_schedule(name) else ()
+        candidates += ran if result.space.has_schedule(name) else ()
     if not candidates:
         raise InfeasiblePlan(f"{nothing_fits(result)}; nor was a plan found that fits under {', '.join(wanted)}")
-
-    def place(each: ScheduleBest) -> float:
-        return np.inf if each.best is None else each.best.worth(result.objective)
-
-    ordered = tuple(sorted(bests, key=place))
-    return replace(result, schedules=ordered, best=_best(candidates, result.objective, result.top))
+    ordered = tuple(sorted(bests, key=lambda each: each.best.worth(result.objective) if each.best else np.inf))
+    # Each plan once, and of equals first those that need least memory.
+    ranked = sorted(candidates, key=lambda each: (round(each.worth(result.objective), 9), each.memory_bytes))
+    once = dict[object, Candidate]()
+    for each in ranked:
+        once.setdefault((each.scenario.plan, each.scenario.stack), each)
+    return replace(result, schedules=ordered, best=tuple(once.values())[: result.top])
 
 
 def search_under(
-    result: SearchResult, schedule: str, named: Mapping[str, Any], most_runs: int = MOST_RUNS
+    result: SearchResult, schedule: str, named: Fields, most_runs: int = MOST_RUNS
 ) -> tuple[ScheduleBest, Sequence[Candidate]]:
     """The best plan of a schedule among those with some fields, and all that were run and fit.
 
     Raises ScheduleError: no such schedule.
     """
-    spaces = [each.having(named) for each in spaces_under(result.space, schedule)]
-    plans = sum(each.num_plans for each in spaces if each is not None)
+    spaces = [part for each in spaces_under(result.space, schedule) if (part := each.having(named)) is not None]
+    plans, limit = sum(each.num_plans for each in spaces), show(result.memory_limit_bytes, "B")
     if plans > MOST_PLANS:
         too_many = (
             f"not searched: its {plans:,} plans are more than {MOST_PLANS:,}, which are bounded at once; ask "
             "for fewer (--gpus, -s plan.tp=[…])"
         )
         return ScheduleBest(schedule, Found(plans=plans, bound=0.0), too_many), ()
-    parts = [BoundedPlans(each, result.objective, result.memory_limit_bytes) for each in spaces if each is not None]
+    parts = [BoundedPlans(each, result.objective, result.memory_limit_bytes) for each in spaces]
     nodes = (node for number, part in enumerate(parts) for node in _nodes(part, number))
-    found = best_first(nodes, Found[Candidate](most=most_runs, plans=plans))
-    limit, reason = show(result.memory_limit_bytes, "B"), None
+    found, reason = best_first(nodes, Found[Candidate](most=most_runs, plans=plans)), None
     if not plans:
         reason = "no plan of the space keeps its rules"
     elif not found.proven:
@@ -148,12 +144,3 @@ def search_under(
         leanest = show(min(float(part.nbytes.min()) for part in parts), "B")
         reason = f"none of its {plans:,} plans fits in {limit}; the leanest needs {leanest} or more"
     return ScheduleBest(schedule, found.with_best(), None if found.ran else reason), found.best
-
-
-def _best(candidates: Sequence[Candidate], objective: str, most: int) -> tuple[Candidate, ...]:
-    """The first of some candidates, each plan once; of equals those that need least memory."""
-    ranked = sorted(candidates, key=lambda each: (round(each.worth(objective), 9), each.memory_bytes))
-    once: dict[Any, Candidate] = {}
-    for each in ranked:
-        once.setdefault((each.scenario.plan, each.scenario.stack), each)
-    return tuple(list(once.values())[:most])

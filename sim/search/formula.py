@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from sim.pricing.deal import Deal, dealt_layers, even_deal, longer_ranks, params
 from sim.pricing.layouts import Layouts, place_layouts
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import StageSeconds, near_and_far, once_a_step, price_stages, tied_reduction
-from sim.search.plans.layouts import SCHEDULES, Category, Columns
-from sim.search.plans.space import Progress, Space, base_plan
+from sim.search.fields import SCHEDULES, base_plan
+from sim.search.space import Category, Columns, Progress, Space
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
 from sim.work.recompute import modules_word
@@ -41,42 +42,12 @@ def ways_of(scenario: Scenario, categories: Sequence[Category]) -> tuple[tuple[W
     return ways, np.array([again.index(each) for each in kinds], dtype=np.int64)
 
 
-def plan_batch(space: Space, layouts: Layouts, row: Ints, category: Ints) -> Plans:
-    """Some plans of a space under one schedule, by row and category, as columns of what they cost.
-
-    layouts : the space's, on its cluster.
-    """
-    columns, scenario, num_chunks = space.columns.take(row), space.scenario, space.columns.num_chunks[row]
-    stack, (ways, again) = scenario.stack, ways_of(scenario, space.categories)
-    flag, zero_stage = (
-        np.array([int(getattr(each, name)) for each in space.categories])[category]
-        for name in ("sequence_parallel", "zero_stage")
-    )
-    # Cached: plans that differ in their ZeRO stage share cells.
-    prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways, space.slices)
-    return Plans(
-        layouts,
-        prices,
-        base_plan(scenario),
-        space.schedules[0],
-        layout=columns.layout,
-        cell=cell,
-        way=flag * (len(ways) // 2) + again[category],
-        zero_stage=zero_stage,
-        num_chunks=num_chunks,
-        num_microbatches=space.num_microbatches[row],
-        overlap_p2p=np.full(len(row), False) | sends_overlap(stack.overlap_p2p, num_chunks),
-        overlap_grad_reduce=np.full(len(row), stack.overlap_grad_reduce),
-        overlap_param_gather=np.full(len(row), stack.overlap_param_gather),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Priced:
     """Plans with their prices: one row of four columns each.
 
     category, row : which of the space's.
-    step_time_s : by the closed form. [s]
+    step_time_s : by the closed form, or what the step cannot go below. [s]
     memory_bytes : of the fullest GPU. [bytes]
     """
 
@@ -100,34 +71,35 @@ def join(parts: Sequence[Priced]) -> Priced:
 
 def price_space(space: Space, progress: Progress | None = None) -> Priced:
     """The table of all plans, category after category."""
-    report = progress or (lambda done, size: None)
+    report, size = progress or (lambda done, size: None), len(space.columns)
     # Given back at once, untouched: from then on glibc's malloc keeps the memory of arrays as large as those below
     # instead of returning it to the system and faulting it in again, a third of the time.
     np.empty(4_000_000)
-    categories = space.categories
-    zeros, flags = sorted({each.zero_stage for each in categories}), {each.sequence_parallel for each in categories}
-    rows_of = [space.rows_of(flag) if flag in flags else np.empty(0, dtype=np.int64) for flag in (False, True)]
-    without, flag = len(rows_of[0]), np.repeat([0, 1], [len(each) for each in rows_of])
-    rows, again = Rows.of(space, np.concatenate(rows_of), flag, categories, partial(report, 0, space.num_plans))
-    seconds, nbytes = np.empty((2, len(zeros), len(rows.prices.ways) // 2, len(flag)))
-    choices = np.array(zeros)[:, np.newaxis, np.newaxis]
-    for begin in range(0, len(flag), _AT_ONCE):
+    zeros, zero = np.unique([each.zero_stage for each in space.categories], return_inverse=True)
+    rows, again = Rows.of(space, np.arange(size), space.categories, partial(report, 0, space.num_plans))
+    seconds, nbytes = np.empty((2, len(zeros), len(rows.prices.ways) // 2, size))
+    for begin in range(0, size, _AT_ONCE):
         some = slice(begin, begin + _AT_ONCE)
-        part = rows.take(some)
+        part, choices = rows.take(some), zeros[:, np.newaxis, np.newaxis]
         nbytes[..., some], seconds[..., some] = part.memory_bytes(choices), part.step_times(choices)
-        report(round(min(some.stop / len(flag), 1.0) * space.num_plans), space.num_plans)
-    where = [
-        (zeros.index(each.zero_stage), number, (slice(without), slice(without, None))[each.sequence_parallel])
-        for each, number in zip(categories, again.tolist(), strict=True)
-    ]
-    found = [rows_of[each.sequence_parallel] for each in categories]
-    table = Priced(
-        np.repeat(np.arange(len(found), dtype=np.int16), [len(each) for each in found]),
-        np.concatenate(found, dtype=np.int32, casting="same_kind"),
-        *(np.concatenate([each[at] for at in where]) for each in (seconds, nbytes)),
+        report(round(min(some.stop / size, 1.0) * space.num_plans), space.num_plans)
+    category, row = space.plans
+    at = zero.ravel()[category], again[category], row
+    return Priced(category.astype(np.int16), row.astype(np.int32), seconds[at], nbytes[at])
+
+
+def plan_batch(space: Space, category: Ints, row: Ints, waiting: Callable[[], object] | None = None) -> Plans:
+    """Some plans of a space under one schedule, by category and row, as columns of what they cost, on one axis."""
+    rows, again = Rows.of(space, row, space.categories, waiting)
+    stack, num_chunks = space.scenario.stack, rows.columns.num_chunks
+    return replace(
+        rows.plans(..., again[category]),
+        schedule=space.schedules[0],
+        zero_stage=np.array([each.zero_stage for each in space.categories])[category],
+        overlap_p2p=np.full(len(row), False) | sends_overlap(stack.overlap_p2p, num_chunks),
+        overlap_grad_reduce=np.full(len(row), stack.overlap_grad_reduce),
+        overlap_param_gather=np.full(len(row), stack.overlap_param_gather),
     )
-    kept = np.concatenate([space.kept[each][rows] for each, rows in zip(categories, found, strict=True)])
-    return table if kept.all() else table.take(np.flatnonzero(kept))
 
 
 @dataclass(frozen=True)
@@ -135,67 +107,62 @@ class Rows:
     """Some rows of a space: choices of ZeRO × ways to recompute × rows.
 
     prices : of cells whose ways are those of `ways_of`.
-    flag : whether each row has sequence parallelism, as 0 or 1.
     again : what each row runs again and offloads, of the ways, on the last axis; None: all on the one before it.
     """
 
     scenario: Scenario
     layouts: Layouts
-    links: Links
     prices: CellPrices
     columns: Columns
     cell: Ints
-    flag: Ints
     again: Ints | None = None
 
     @classmethod
     def of(
-        cls,
-        space: Space,
-        rows: Ints,
-        flag: Ints,
-        categories: Sequence[Category],
-        waiting: Callable[[], object] | None = None,
+        cls, space: Space, rows: Ints, categories: Sequence[Category], waiting: Callable[[], object] | None = None
     ) -> tuple[Rows, Ints]:
         """Rows of a space with what they cost in the ways of some categories; and the number of each category's way."""
         scenario, columns = space.scenario, space.columns.take(rows)
         there, layout = np.unique(columns.layout, return_inverse=True)
-        columns, layouts = (
-            replace(columns, layout=layout.ravel()),
-            place_layouts(scenario, space.layouts[there], waiting),
-        )
-        longer = longer_ranks(dealt_layers(scenario.model, scenario.plan), layouts.pp)
-        links = find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
+        columns = replace(columns, layout=layout.ravel())
+        layouts = place_layouts(scenario, space.layouts[there], waiting)
         ways, again = ways_of(scenario, categories)
-        prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways)
-        return cls(scenario, layouts, links, prices, columns, cell, flag), again
+        # Cached: plans that differ in their ZeRO stage share cells.
+        prices, cell = price_cells(layouts, columns.layout, columns.microbatch_size, ways, space.slices)
+        return cls(scenario, layouts, prices, columns, cell), again
 
     def take(self, places: Ints | slice, again: Ints | None = None) -> Rows:
         """Some of the rows; `again` is what each of them runs again, if not all ways are wanted."""
-        columns, cell, flag = self.columns.take(places), self.cell[places], self.flag[places]
-        return replace(self, columns=columns, cell=cell, flag=flag, again=again)
+        return replace(self, columns=self.columns.take(places), cell=self.cell[places], again=again)
 
-    @cached_property
-    def batch(self) -> Plans:
-        """The rows as plans, on three axes."""
-        columns, stack, ways = self.columns, self.scenario.stack, len(self.prices.ways) // 2
+    def plans(self, at: Any, again: Ints) -> Plans:
+        """The rows as plans without ZeRO whose sends wait.
+
+        at : puts the rows on their axis.
+        again : what plans run again, of the ways.
+        """
+        columns, stack, batch = self.columns, self.scenario.stack, self.scenario.training.global_batch_size
         return Plans(
             self.layouts,
             self.prices,
             base_plan(self.scenario),
             "interleaved",
-            layout=columns.layout[_ROWS],
-            cell=self.cell[_ROWS],
-            way=self.flag[_ROWS] * ways + (np.arange(ways)[:, np.newaxis] if self.again is None else self.again),
+            layout=columns.layout[at],
+            cell=self.cell[at],
+            way=columns.sequence_parallel[at] * (len(self.prices.ways) // 2) + again,
             zero_stage=np.array(0),
-            num_chunks=columns.num_chunks[_ROWS],
-            num_microbatches=(self.scenario.training.global_batch_size // (columns.dp * columns.microbatch_size))[
-                _ROWS
-            ],
+            num_chunks=columns.num_chunks[at],
+            num_microbatches=(batch // (columns.dp * columns.microbatch_size))[at],
             overlap_p2p=np.array(False),
             overlap_grad_reduce=np.array(stack.overlap_grad_reduce),
             overlap_param_gather=np.array(stack.overlap_param_gather),
         )
+
+    @cached_property
+    def batch(self) -> Plans:
+        """The rows as plans, on three axes."""
+        again = np.arange(len(self.prices.ways) // 2)[:, np.newaxis] if self.again is None else self.again
+        return self.plans((np.newaxis, np.newaxis), again)
 
     @cached_property
     def deal(self) -> Deal:
@@ -276,7 +243,7 @@ class Rows:
         """The pipelines of rows, over what ZeRO moves at visits, recomputation and rows."""
         columns, (near, far) = self.columns, (each[0, 0] for each in near_and_far(self.batch))
         numbers = (columns.pp, columns.num_chunks, self.batch.num_microbatches[0, 0], self._gpipe)
-        links = self.links.take(columns.layout)
+        links = _links_of(self.layouts, dealt_layers(self.scenario.model, self.scenario.plan)).take(columns.layout)
         sends = links, sends_over(links, near, far), not beside, self.longer
         batch = replace(self.batch, zero_stage=zero_stage, overlap_p2p=np.array(beside))
         seconds = price_stages(batch, self.deal, split=False)
@@ -285,7 +252,12 @@ class Rows:
         return EvenPipelines(*numbers, *sends, *passes)
 
 
+@lru_cache(maxsize=4)
+def _links_of(layouts: Layouts, dealt: int) -> Links:
+    """Links of the pipelines of layouts that deal so many layers."""
+    longer = longer_ranks(dealt, layouts.pp)
+    return find_links(list(zip(layouts.hops, layouts.pp.tolist(), longer.tolist(), strict=True)))
+
+
 _AT_ONCE = 2048
 """Rows that are priced together: so few that arrays over kinds of ranks, choices and rows stay in the caches."""
-_ROWS = (np.newaxis, np.newaxis)
-"""Puts rows on the last of three axes: choices of ZeRO, ways to recompute, rows."""

@@ -1,1 +1,0 @@
-"""The plans there are: layouts that keep the rules, as columns of numbers and the choices that do not broadcast."""
