@@ -165,15 +165,9 @@ class Check:
 def check(build: Callable[[Sequence[str]], Scenario], measured: Measured) -> Check:
     """Lay a measured run beside its estimate.
 
-    Parameters
-    ----------
-    build : callable
-        The scenario under changes, "field=value".
+    build : the scenario under changes, "field=value".
 
-    Raises
-    ------
-    SpecError
-        The GPUs would have computed more than they can.
+    Raises SpecError: the GPUs would have computed more than they can.
     """
     scenario = build(())
     check_possible(scenario, measured.seconds)

@@ -268,26 +268,12 @@ class Estimate(NotebookDisplay):
 
 
 def estimate(scenario: Scenario | Path | str, engine: str = "dag") -> Estimate:
-    """Predict one training step.
+    """Predict one training step, whether or not it fits in memory; `require_fit` insists.
 
-    Parameters
-    ----------
-    scenario : Scenario, or a path
-        Model, cluster, plan, training, stack and profile; or the file that has them.
-    engine : str
-        "dag" (exact longest path) or "des" (discrete events).
+    scenario : model, cluster, plan, training, stack and profile; or the file that has them.
+    engine : "dag" (exact longest path) or "des" (discrete events).
 
-    Returns
-    -------
-    Estimate
-        Whether or not it fits in memory; `require_fit` insists.
-
-    Raises
-    ------
-    ScheduleError
-        The schedule does not exist or cannot take these sizes.
-    SpecError
-        The scenario has no plan, or unknown engine.
+    Raises ScheduleError: the schedule does not exist or cannot take these sizes. SpecError: no plan, or unknown engine.
     """
     scenario = as_scenario(scenario)
     scenario.require_plan()

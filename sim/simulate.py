@@ -102,35 +102,22 @@ def simulate(
 ) -> Simulation:
     """Simulate steps with noise and faults.
 
-    Parameters
-    ----------
-    scenario : Scenario or path
-    jitter : float, optional
-        Relative standard deviation of a GPU's kernel times; it replaces cluster.gpu_spread, and 0 means no noise. It is
-        drawn anew for every action. Default: what a job of so many GPUs is expected to wait for the slowest.
-    seeds : int
-        Steps to draw if there is jitter.
-    seed : int
-        Seed of everything that is drawn.
-    stragglers : sequence of str
-        Slow GPUs: 1.2@rank17 or 1.2@gpu139, of a pipeline rank or a single one. Their kernels take that many times as
-        long.
-    slow_links : sequence of str
-        Slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.routing`; they imply
+    scenario : or the path of its file.
+    jitter : relative standard deviation of a GPU's kernel times; it replaces cluster.gpu_spread, and 0 means no noise.
+        It is drawn anew for every action. Default: what a job of so many GPUs is expected to wait for the slowest.
+    seeds : steps to draw if there is jitter.
+    seed : seed of everything that is drawn.
+    stragglers : slow GPUs: 1.2@rank17 or 1.2@gpu139, of a pipeline rank or a single one. Their kernels take that many
+        times as long.
+    slow_links : slow links: 0.5@node12.nic3, 0.5@gpu99.nic or 0.9@leaf4. Names as in `sim.network.routing`; they imply
         contention.
-    links_down : sequence of str
-        Broken links: node12.nic3 or leaf4.cable7. They imply contention.
-    contention : bool
-        All messages share the cluster's links.
-    unfold : bool
-        Every data-parallel replica draws noise of its own. The step waits for all; else one stands for those alike.
+    links_down : broken links: node12.nic3 or leaf4.cable7. They imply contention.
+    contention : all messages share the cluster's links.
+    unfold : every data-parallel replica draws noise of its own. The step waits for all; else one stands
+        for those alike.
 
-    Raises
-    ------
-    SpecError
-        A number, GPU, rank or link out of range, or questions that exclude each other.
-    ScheduleError
-        Noise under a schedule whose steps overlap, or shared links under one without a flush.
+    Raises SpecError: a number, GPU, rank or link out of range, or questions that exclude each other. ScheduleError:
+    noise under a schedule whose steps overlap, or shared links under one without a flush.
     """
     scenario = as_scenario(scenario)
     if jitter is not None:

@@ -66,17 +66,10 @@ def _factor(unit: str, dimension: str) -> float | None:
 def parse(text: str, dimension: str) -> float:
     """The SI value of a quantity written with its unit.
 
-    Parameters
-    ----------
-    text : str
-        Such as "400 Gbit/s", "80 GB", "2.5 us".
-    dimension : str
-        One of bytes, bytes_per_s, flop_per_s, flop, w, s.
+    text : such as "400 Gbit/s", "80 GB", "2.5 us".
+    dimension : bytes, bytes_per_s, flop_per_s, flop, w or s.
 
-    Raises
-    ------
-    SpecError
-        No unit, an unknown unit, or a unit of something else (a size where a bandwidth is needed).
+    Raises SpecError: no unit, an unknown unit, or a unit of something else (a size where a bandwidth is needed).
     """
     if not (said := number_and_unit(text)):
         raise SpecError(f"{text!r} is not a quantity; write a number and a unit, such as {EXAMPLES[dimension]}")
@@ -194,10 +187,7 @@ def count_factor(letter: str, name: str) -> float | None:
 def parse_count(text: str, name: str) -> float:
     """A large number as people write it: "70B", "1.4T", "5.76e23"; the k of lengths and batches is 1,024.
 
-    Raises
-    ------
-    SpecError
-        No number, an unknown letter, or not above zero; the message calls it `name`.
+    Raises SpecError: no number, an unknown letter, or not above zero; the message calls it `name`.
     """
     said = number_and_unit(text)
     factor = count_factor(said[1], name) if said else None
@@ -213,10 +203,7 @@ def parse_count(text: str, name: str) -> float:
 def parse_whole(text: str, name: str) -> int:
     """A whole number as people write it: "4096", "4k", "15T"; of lengths and batches "4k" is 4,096.
 
-    Raises
-    ------
-    SpecError
-        As `parse_count`, or the number is not whole.
+    Raises SpecError: as `parse_count`, or the number is not whole.
     """
     plain = text.strip().isdecimal() and len(text) < 20  # exact, and zero for those who refuse it in words of their own
     number = int(text) if plain else parse_count(text, name)

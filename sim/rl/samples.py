@@ -75,19 +75,11 @@ class Lengths:
 def lognormal_lengths(mean: float, longest: float | None = None, spread: float = SPREAD) -> Lengths:
     """Log-normal lengths that are cut off at the longest; their mean, as logs print it, is that of what is left.
 
-    Parameters
-    ----------
-    mean : float
-        Mean length of a response. [tokens]
-    longest : float, optional
-        Tokens at which generation stops; default: 4 times the mean.
-    spread : float
-        Standard deviation of the lengths over their mean, before any is cut off. 0: all are alike.
+    mean : mean length of a response. [tokens]
+    longest : tokens at which generation stops; default: 4 times the mean.
+    spread : standard deviation of the lengths over their mean, before any is cut off. 0: all are alike.
 
-    Raises
-    ------
-    SpecError
-        A mean that is not below the longest.
+    Raises SpecError: a mean that is not below the longest.
     """
     from scipy.optimize import brentq
     from scipy.special import erfc

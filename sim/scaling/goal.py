@@ -71,24 +71,14 @@ def goal_of(
 ) -> Goal:
     """The goal of training `params` parameters on so many tokens, or to a loss.
 
-    Parameters
-    ----------
-    tokens : float, optional
-        Tokens that the run would take at a small batch; default: the compute-optimal number.
-        With a loss: what that takes.
-    loss : float, optional
-        Loss to reach, instead of tokens. [nats/token]
-    batch_law : str
-        Law of the critical batch (flopcast scaling laws). One that names a limit.
-    critical_batch : float, optional
-        Critical batch, instead of a law. McCandlish's definition. [tokens]
-    loss_law : LossLaw, optional
-        That turns loss into data and data into loss.
+    tokens : tokens that the run would take at a small batch; default: the compute-optimal number. With a loss: what
+        that takes.
+    loss : loss to reach, instead of tokens. [nats/token]
+    batch_law : law of the critical batch (flopcast scaling laws). One that names a limit.
+    critical_batch : critical batch, instead of a law. McCandlish's definition. [tokens]
+    loss_law : that turns loss into data and data into loss.
 
-    Raises
-    ------
-    SpecError
-        Both tokens and loss, a loss that the model cannot reach, or an unknown law.
+    Raises SpecError: both tokens and loss, a loss that the model cannot reach, or an unknown law.
     """
     require_positive(params=params)
     law = loss_law or get_law(DEFAULT_LAW)

@@ -123,12 +123,7 @@ def in_time(
 ) -> InTime:
     """The fewest GPUs of a kind of machine on which a run ends in time.
 
-    Raises
-    ------
-    SpecError
-        No size ends in time; the message has the shortest run.
-    InfeasiblePlan
-        No plan fits on any size.
+    Raises SpecError: no size ends in time; the message has the shortest run. InfeasiblePlan: no plan fits on any size.
     """
     sizes, node_gpus = _sizes(asked, within_s, machine)
     tried: dict[int, Planned] = {}

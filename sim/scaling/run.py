@@ -272,24 +272,16 @@ def train(
 ) -> Training:
     """What the scenario's run takes.
 
-    Parameters
-    ----------
-    scenario : Scenario or path
-    tokens : float, optional
-        Tokens of the whole run; default: the scenario's.
-    loss : float, optional
-        Loss to reach, instead of tokens. A loss law gives the data: more, the nearer the batch is to the critical one.
-    within_s : float, optional
-        Time of the whole run, failures and checkpoints included, instead of tokens: it takes in as many as it can. [s]
-    batch_law : str
-        Law of the critical batch, used with a loss (flopcast scaling laws).
-    terms : Terms, optional
-        Failures, storage, prices.
+    scenario : or the path of its file.
+    tokens : tokens of the whole run; default: the scenario's.
+    loss : loss to reach, instead of tokens. A loss law gives the data: more, the nearer the batch is to the critical
+        one.
+    within_s : time of the whole run, failures and checkpoints included, instead of tokens: it takes in as many as it
+        can. [s]
+    batch_law : law of the critical batch, used with a loss (flopcast scaling laws).
+    terms : failures, storage, prices.
 
-    Raises
-    ------
-    SpecError
-        Not one of tokens, time and loss alone, or a loss that the model cannot reach.
+    Raises SpecError: not one of tokens, time and loss alone, or a loss that the model cannot reach.
     """
     scenario = as_scenario(scenario)
     if within_s is not None:
