@@ -6,8 +6,8 @@ Alignment follows Anthony et al. 2024, arXiv:2401.14489, section VII.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,12 +120,6 @@ class OpenFact(NamedTuple):
         return f"say {self.ask} ({self.field}): {ends}"
 
 
-@cache
-def _table() -> dict[str, Any]:
-    found: dict[str, Any] = load_yaml(TABLE)
-    return found
-
-
 def open_facts(scenario: Scenario, step_time_s: float, time_of: Callable[[Scenario], float]) -> tuple[OpenFact, ...]:
     """Facts that a scenario's description leaves open, those first that move its step time most.
 
@@ -133,36 +127,18 @@ def open_facts(scenario: Scenario, step_time_s: float, time_of: Callable[[Scenar
     time_of : Step time of another scenario. [s]
     """
     line = next((each for each in scenario.assumed if each.startswith(LEFT_OPEN)), "")
-    found = []
+    found, table = [], load_yaml(TABLE) if line else {}
     for field in line.removeprefix(LEFT_OPEN).split(", ") if line else ():
-        known = _table()[field]
-        times: dict[str, float] = {}
+        known, section = table[field], field.partition(".")[0]
+        record, times = getattr(scenario, section), dict[str, float]()
         for value, changes in known["values"].items():
-            seconds = _time_with(scenario, field.partition(".")[0], changes, step_time_s, time_of)
-            times |= {} if seconds is None else {value: seconds}
-        if not times:  # none of the values goes with what is stated
-            continue
-        low, high = min(times, key=lambda value: times[value]), max(times, key=lambda value: times[value])
-        if times[high] > TELLING * times[low]:
+            with suppress(FlopcastError):  # it does not go with what is stated
+                changed = record.replace(**changes)
+                times[value] = step_time_s if changed == record else time_of(scenario.replace(**{section: changed}))
+        low, high = (end(times, key=lambda value: times[value], default="") for end in (min, max))
+        if times and times[high] > TELLING * times[low]:
             found.append(OpenFact(known["ask"], field, low, high, times[low], times[high]))
     return tuple(sorted(found, key=lambda fact: fact.low_s / fact.high_s))
-
-
-def _time_with(
-    scenario: Scenario,
-    section: str,
-    changes: Mapping[str, Any],
-    step_time_s: float,
-    time_of: Callable[[Scenario], float],
-) -> float | None:
-    """Step time under some fields of a section; None where they cannot be. [s]"""
-    record: Any = getattr(scenario, section)
-    if all(getattr(record, name) == value for name, value in changes.items()):
-        return step_time_s
-    try:
-        return time_of(scenario.replace(**{section: record.replace(**changes)}))
-    except FlopcastError:
-        return None
 
 
 LEAST = 0.002

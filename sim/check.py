@@ -205,7 +205,7 @@ def explanations(
     found = [_weighed("", "", (), stated, seconds, AS_STATED)]
     for suspect in suspects:
         tried = []
-        for changes in _alternatives(suspect, stated[0].scenario):
+        for changes in _alternatives(suspect, table["switches"], stated[0].scenario):
             try:
                 answers = [estimate(build(changes)) for build in builds]
             except FlopcastError:  # the framework, the GPU or the plan has no such thing
@@ -257,12 +257,17 @@ def check_possible(scenario: Scenario, seconds: float) -> None:
         )
 
 
-def _alternatives(suspect: Mapping[str, Any], scenario: Scenario) -> list[tuple[str, ...]]:
-    """List the changes to try one at a time: those of the table, or of the scenario's own values."""
+def _alternatives(
+    suspect: Mapping[str, Any], of_stack: Mapping[str, Mapping[str, str]], scenario: Scenario
+) -> list[tuple[str, ...]]:
+    """List the changes to try one at a time: those of the table, or of the scenario's own values.
+
+    of_stack : by kind the switches of the stack, each with the condition under which it can matter.
+    """
     whole = scenario.cluster.inter_node_bandwidth_bytes_per_s * 8e-9
     found = [tuple(changes) for changes in suspect.get("changes", ())]
     found += [(f"cluster.inter_node_bandwidth={whole * share:g}Gbit/s",) for share in suspect.get("network", ())]
-    for kind, switches in load_yaml(TABLE)["switches"].items():
+    for kind, switches in of_stack.items():
         if kind in suspect:
             there = [name for name, condition in switches.items() if value_of(condition, {"always": True}, scenario)]
             changed = [name for name in there if getattr(scenario.stack, name) != suspect[kind]]
