@@ -20,7 +20,7 @@ from sim.estimate import Estimate, estimate
 from sim.specs import Scenario
 from sim.specs.framework_plans import value_of
 from sim.specs.yaml12 import load_yaml
-from sim.uncertainty import doubt_of, log_likelihood
+from sim.uncertainty import log_likelihood
 from sim.units import show, show_time
 from sim.work.sums import model_flop
 
@@ -233,7 +233,7 @@ def _weighed(
 ) -> Explanation:
     """An explanation with its prior times its likelihood, not yet a probability."""
     measured = [
-        doubt_of(answer.scenario, answer.breakdown.shares())._replace(log_error=log(time / answer.step_time_s))
+        answer.interval.doubt._replace(log_error=log(time / answer.step_time_s))
         for time, answer in zip(seconds, answers, strict=True)
     ]
     times = tuple(answer.step_time_s for answer in answers)
