@@ -57,13 +57,6 @@ class Spread:
     gpu: float
 
 
-def evenly(nbytes: float, num_gpus: int, gpus_per_node: int) -> Spread:
-    """Spread of bytes that lie evenly over all GPUs."""
-    require_positive(num_gpus=num_gpus)
-    each = nbytes / num_gpus
-    return Spread(nbytes, each * min(gpus_per_node, num_gpus), each)
-
-
 @dataclass(frozen=True, slots=True)
 class State:
     """The state of a run over its GPUs: pipeline rank after pipeline rank `width` of each.
@@ -160,6 +153,13 @@ def _own_params(plans: Plans, deal: Deal, tied: bool) -> Floats:
         parts.append(part)
         table = table or bool(readers)
     return params_of(np.array(parts), plans.layouts)[..., 0]
+
+
+def even_state(nbytes: float, num_gpus: int, gpus_per_node: int) -> State:
+    """A state of so many bytes that lies evenly over all GPUs."""
+    require_positive(num_gpus=num_gpus)
+    held = np.full(num_gpus, nbytes / num_gpus)
+    return State((Piece("optimizer", held, held),), 1, gpus_per_node, np.arange(num_gpus))
 
 
 def state_of(scenario: Scenario) -> State:

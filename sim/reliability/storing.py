@@ -19,7 +19,7 @@ from sim.costs.block import Host
 from sim.costs.collectives import Fabric, all_gather, broadcast
 from sim.errors import SpecError
 from sim.network.placement import Group
-from sim.reliability.state import Spread, State, evenly, state_of
+from sim.reliability.state import Spread, State, even_state, state_of
 from sim.specs import ClusterSpec, NodeSpec, Profile, Scenario, StorageSpec
 from sim.units import show
 
@@ -173,44 +173,31 @@ class Storing:
 
 def storing_of(scenario: Scenario) -> Storing:
     """Return how a scenario's run saves and loads its state; storage that grows with nodes is that of the job's."""
-    cluster, state, parallel = scenario.cluster, state_of(scenario), scenario.stack.parallel_save
-    fabric = Fabric.of(cluster, scenario.profile)
-    handed_on = {"all": 0.0, "one": _spread_s(state, broadcast, fabric), "shares": _spread_s(state, all_gather, fabric)}
-    reads = {by: (state.read(by), handed_on[by]) for by in LOAD_WORDS}
-    saved, copied = state.saved(parallel), state.copied(parallel)
-    return _storing(saved, copied, reads, state.num_nodes, cluster, scenario.profile, state.offloaded().node)
+    return _storing(state_of(scenario), scenario.cluster, scenario.profile, scenario.stack.parallel_save)
 
 
 def even_storing(nbytes: float, num_gpus: int, cluster: ClusterSpec, profile: Profile | None = None) -> Storing:
     """Return how a checkpoint is saved and loaded that lies evenly over so many GPUs of a cluster."""
-    spread = evenly(nbytes, num_gpus, cluster.node.gpus_per_node)
-    nodes = -(-num_gpus // cluster.node.gpus_per_node)
-    return _storing(spread, spread, dict.fromkeys(LOAD_WORDS, (spread, 0.0)), nodes, cluster, profile)
+    return _storing(even_state(nbytes, num_gpus, cluster.node.gpus_per_node), cluster, profile)
 
 
-def _storing(
-    saved: Spread,
-    copied: Spread,
-    reads: Mapping[LoadBy, tuple[Spread, float]],
-    nodes: int,
-    cluster: ClusterSpec,
-    profile: Profile | None,
-    offloaded: float = 0.0,
-) -> Storing:
-    """What checkpoints take of which this is saved and copied from GPUs, and this read, then handed on in seconds.
+def _storing(state: State, cluster: ClusterSpec, profile: Profile | None, parallel: bool = True) -> Storing:
+    """What checkpoints of a state take.
 
-    offloaded : state that the memory of the busiest host holds anyway. [bytes]
+    parallel : all who hold a piece write a share of it, or the first of them writes it.
     """
-    storage, host = Storage.of(cluster, nodes), Host.of(cluster.node, profile)
+    saved, storage = state.saved(parallel), Storage.of(cluster, state.num_nodes)
+    host, fabric = Host.of(cluster.node, profile), None if profile is None else Fabric.of(cluster, profile)
     write = float(storage.write_s(saved.total, saved.node))
     limit = "file system" if saved.total / storage.write_bytes_per_s >= write * (1 - 1e-9) else storage.way
     copy = pause = None
     if host.to_host_bytes_per_s is not None:
-        copy = float(host.out_s(copied.gpu))
-        pause = copy + STAGING_S + _unstaged_s(saved.node, write, offloaded, cluster.node)
+        copy = float(host.out_s(state.copied(parallel).gpu))
+        pause = copy + STAGING_S + _unstaged_s(saved.node, write, state.offloaded().node, cluster.node)
         limit = HOST_LINK if copy > write else limit
-    loads = {by: Load(_read_s(read, storage, host), handed_on) for by, (read, handed_on) in reads.items()}
-    rate = min(storage.read_bytes_per_s, nodes * storage.node_read_bytes_per_s)
+    handed_on = {"all": 0.0, "one": _spread_s(state, broadcast, fabric), "shares": _spread_s(state, all_gather, fabric)}
+    loads = {by: Load(_read_s(state.read(by), storage, host), handed_on[by]) for by in LOAD_WORDS}
+    rate = min(storage.read_bytes_per_s, state.num_nodes * storage.node_read_bytes_per_s)
     return Storing(saved.total, saved.gpu, write, limit, copy, pause, loads, rate, storage.notes)
 
 
@@ -233,12 +220,12 @@ def _read_s(read: Spread, storage: Storage, host: Host) -> float:
     return max(seconds, float(host.back_s(read.gpu)))
 
 
-def _spread_s(state: State, collective: Callable[[Number, Group, Fabric], Number], fabric: Fabric) -> float:
+def _spread_s(state: State, collective: Callable[[Number, Group, Fabric], Number], fabric: Fabric | None) -> float:
     """Time until all who hold a piece have it, over the compute network.  [s]"""
     return sum(
         float(np.max(collective(piece.held_bytes.max(), piece.group, fabric)))
         for piece in state.pieces
-        if piece.copies > 1 and piece.group is not None
+        if piece.copies > 1 and piece.group is not None and fabric is not None
     )
 
 
