@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Verb(NamedTuple):
     """A verb of `verbs.txt`: what it answers in a line, what one types after `flopcast`, and where its code is.
 
-    home : module below `sim.commands` and function, whose code is loaded when it is asked for.
+    home : module below `sim.commands` and function, whose code is loaded when it is asked for; a colon alone of a verb
+        that has verbs of its own, whose names begin with its name.
     """
 
     home: str
@@ -42,13 +43,15 @@ def _read(text: str) -> dict[str, Verb]:
         if line.startswith(" "):
             verbs[next(reversed(verbs))].shown.append(line.strip())
         else:
-            name, home, summary = line.split(" ", 2)
+            name, home, summary = line.split(" | ")
             verbs[name] = Verb(home, summary, [])
     return verbs
 
 
 VERBS = _read(Path(__file__).with_name("verbs.txt").read_text(encoding="utf-8"))
 """The verbs in the order of the help."""
+TOP = [name for name in VERBS if " " not in name]
+"""Those that stand behind `flopcast`."""
 
 
 @cache
@@ -64,17 +67,17 @@ class Verbs(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of all verbs."""
-        return [*VERBS, *_plugins()]
+        return [*TOP, *_plugins()]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """List the verbs by their summaries: none of them is loaded for that."""
-        self.commands = {name: TyperCommand(name, help=verb.summary) for name, verb in VERBS.items()}
+        self.commands = {name: TyperCommand(name, help=verb.summary) for name, verb in VERBS.items() if name in TOP}
         super().format_help(ctx, formatter)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The verb of that name, or None."""
         if cmd_name not in self.commands:
-            if cmd_name in VERBS or cmd_name in _plugins():
+            if cmd_name in TOP or cmd_name in _plugins():
                 self.commands[cmd_name] = self._load(cmd_name)
             else:  # typer names the nearest of the verbs that it has
                 for name in self.list_commands(ctx):
@@ -87,25 +90,32 @@ class Verbs(TyperGroup):
         if name in VERBS:
             # Matrices of sim's verbs are small: starting BLAS's threads costs more than they could give.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-            verb = VERBS[name]
-            home, _, attribute = verb.home.partition(":")
-            module = import_module(f"sim.commands.{home}")
-            code, kind = getattr(module, attribute), getattr(module, f"{name.upper()}_COMMAND", None)
-        else:
-            code = _plugins()[name].load()
-        if isinstance(code, typer.Typer):
+            below, into = [each for each in VERBS if each.startswith(f"{name} ")], alone
+            if below:
+                into = typer.Typer(help=VERBS[name].summary, no_args_is_help=True)
+                alone.add_typer(into, name=name)
+            for each in below or [name]:
+                _add(into, each)
+        elif isinstance(code := _plugins()[name].load(), typer.Typer):
             alone.add_typer(code, name=name)
-        elif name in VERBS:
-            from sim.commands.fills import with_records
-
-            code = with_records(code)
-            more = "\n\n".join((code.__doc__ or "").split("\n\n")[1:])
-            alone.command(name, cls=kind, help=f"{verb.summary}\n\n{more}", epilog=examples(*verb.shown))(code)
         else:
             alone.command(name, epilog=examples(*code.examples))(code)
         command = typer.main.get_command(alone).commands[name]  # type: ignore[attr-defined]
         _refuse_repeats(command)
         return command
+
+
+def _add(into: typer.Typer, name: str) -> None:
+    """Load a verb, and make a command of it."""
+    from sim.commands.fills import with_records
+
+    verb, word = VERBS[name], name.rpartition(" ")[2]
+    home, _, attribute = verb.home.partition(":")
+    module = import_module(f"sim.commands.{home}")
+    code = with_records(getattr(module, attribute))
+    more = "\n\n".join((code.__doc__ or "").split("\n\n")[1:])
+    kind = getattr(module, f"{word.upper()}_COMMAND", None)
+    into.command(word, cls=kind, help=f"{verb.summary}\n\n{more}", epilog=examples(*verb.shown))(code)
 
 
 def _refuse_repeats(command: Any) -> None:

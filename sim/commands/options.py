@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option, Typer, echo
+from typer import Option, echo
 from typer.core import TyperCommand, TyperGroup
 
 from sim.errors import SpecError
@@ -107,16 +107,6 @@ def examples(*lines: str) -> str:
     Blank lines between them keep a help text from running them into one paragraph.
     """
     return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *(f"flopcast {line}" for line in lines)])
-
-
-def group_of(words: str, commands: dict[str, tuple[Callable[..., Any], tuple[str, ...]]]) -> Typer:
-    """A verb with verbs of its own: the function and the examples of each."""
-    from sim.commands.fills import with_records
-
-    app = Typer(help=words, no_args_is_help=True)
-    for name, (command, lines) in commands.items():
-        app.command(name, epilog=examples(*lines))(with_records(command))
-    return app
 
 
 def _load(home: str) -> Any:

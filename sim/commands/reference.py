@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from sim.commands.options import Answer, group_of
+from sim.commands.options import Answer
 from sim.errors import SpecError, nearest
 from sim.files import read_text, shipped_scenarios, write_text
 from sim.schedules import get_schedule, schedule_names
@@ -95,9 +95,10 @@ def _summary(kind: str, name: str) -> str:
 
 
 def show_preset(preset: str, *, overrides: Sequence[str] = ()) -> Answer:
-    """A preset's values, and the source of each. A framework is shown as it is for a precision, model and GPU.
+    """A preset's values, and the source of each.
 
-    A scenario that ships is shown as its file, for you to change. Profile datasheet is made for a GPU.
+    A framework is shown as it is for a precision, model and GPU. A scenario that ships is shown as its file, for you to
+    change. Profile datasheet is made for a GPU.
 
     preset NAME : A preset's name, or kind/name where two kinds share it.
     overrides --set -s FIELD=VALUE : What a framework's rules see: training.precision=fp8, model=qwen3-30b-a3b,
@@ -149,20 +150,3 @@ def _unknown(name: str, known: set[str]) -> SpecError:
     if "choose from" in hint and len(known) > MANY:
         hint = "; flopcast presets list shows all names"
     return SpecError(f"no preset {name!r}{hint}" if name else "give the name of a preset")
-
-
-app = group_of(
-    "Shipped GPUs, nodes, clusters, models, frameworks, stacks and profiles, with their sources; and scenarios.",
-    {
-        "list": (list_presets, ("presets list", "presets list clusters")),
-        "show": (
-            show_preset,
-            (
-                "presets show selene",
-                "presets show gpus/a100-sxm-80gb",
-                "presets show scenarios/gpt3-175b-1024-a100.yaml",
-                "presets show megatron-bridge -s stack.version=26.08 -s training.precision=fp8 -s model=qwen3-30b-a3b",
-            ),
-        ),
-    },
-)

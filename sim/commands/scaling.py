@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim.commands.options import Answer, group_of
+from sim.commands.options import Answer
 from sim.commands.progress import spinner
 from sim.errors import SpecError
 from sim.scaling.fit import NAMES, fit_loss, read_runs
@@ -210,18 +210,3 @@ def laws() -> Answer:
     rows = {name: {key: getattr(law, key) for key in told} for name, law in BATCH_LAWS.items()}
     loss = {name: asdict(law) for name, law in LAWS.items()}
     return Answer(lambda: {"loss": loss, "batch": rows}, lambda: [laws_view(LAWS, BATCH_LAWS)])
-
-
-app = group_of(
-    "Scaling laws side by side: loss, data and batch.",
-    {
-        "optimal": (
-            optimal,
-            ("scaling optimal --budget 5.76e23", "scaling optimal --budget 1e24 --unique-tokens 100B"),
-        ),
-        "model": (model, ("scaling model gpt3-175b --tokens 300B --loss 2.0",)),
-        "batch": (batch, ("scaling batch llama3-405b --tokens 15.6T --batch 16M",)),
-        "fit": (fit, ("scaling fit runs.csv",)),
-        "laws": (laws, ("scaling laws",)),
-    },
-)
