@@ -84,8 +84,3 @@ def test_the_command_compares_the_same_file_twice():
     done = typed("compare", SCENARIO, f"{SCENARIO}@plan.num_chunks=2@plan.schedule=interleaved")
     assert (done.returncode, done.stderr) == (0, "")
     assert ["plan.num_chunks", "1", "2"] in map(str.split, done.stdout.splitlines())
-    wrong = typed("compare", SCENARIO, f"{SCENARIO}@plan.tp=7")
-    assert wrong.returncode == 2
-    assert "must divide" in wrong.stderr
-    both = typed("compare", "-", "-")
-    assert (both.returncode, "name a file for the other" in both.stderr) == (2, True)
