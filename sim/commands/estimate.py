@@ -43,7 +43,8 @@ def estimate(
     answer = run(given.replace(plan=_best_plan(given)) if given.is_open else given, engine)
 
     def views() -> Iterator[Any]:
-        from sim.report.text import estimate_view, opening, remarks
+        from sim.report.terminal import remarks
+        from sim.report.text import estimate_view, opening
 
         yield opening(answer)
         searched = not given.is_open and engine == "dag" and answer.num_gpus <= QUICK

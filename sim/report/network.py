@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.report.terminal import assumptions, title
+from sim.report.terminal import assumptions, remarks, title
 from sim.scaling.shape import Shapes
-from sim.table import columns_table, plain_table
+from sim.table import columns_table, plain_table, rows_table
 from sim.units import show, show_count, show_time
 
 _FOLLOW = ("num_kv_heads", "value_head_dim")
@@ -27,31 +27,29 @@ _LEVELS = {
 
 
 def network_view(facts: dict[str, Any]) -> Iterator[RenderableType]:
-    """What a person reads of the facts of `flopcast topology`, a line each but for the tables."""
+    """What a person reads of the facts of `flopcast topology`: names and words, and tables."""
     shape = "one leaf a node" if facts["rails"] == 1 else f"{facts['rails']} rails"
     domains = f"{facts['nvlink_domains']:,} domains of {facts['nvlink_domain_gpus']} GPUs"
     cards = f"{facts['cables_to_nodes']:,} of {show(facts['nic_bytes_per_s'] * 8, 'bit/s')}"
-    levels = {head: [level[key] for level in facts["levels"]] for head, key in _LEVELS.items()}
+    share = f"{facts['share_of_full_bisection']:.1%} of what the cards could send"
     size = f"{facts['num_nodes']:,} nodes, {facts['num_gpus']:,} GPUs, {shape}, {facts['routing']} routing"
-    yield title(facts["cluster"], f"  {size}")
-    yield Text(f"NVLink   {domains}, {show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU")
-    yield Text(f"Cards    {cards}, {facts['nics_per_node']} a node")
-    yield columns_table(
-        {head: [f"{each:,}" if isinstance(each, int) else each for each in cells] for head, cells in levels.items()}
-    )
+    words = {
+        "NVLink": f"{domains}, {show(facts['nvlink_bytes_per_s_per_gpu'], 'B/s')} a GPU",
+        "Cards": f"{cards}, {facts['nics_per_node']} a node",
+        "Total": f"{facts['switches']:,} switches, {facts['cables']:,} cables",
+        "Bisection": f"{show(facts['bisection_bytes_per_s'], 'B/s')} per direction, {share}",
+    }
+    if facts["levels_left_out"]:
+        top, left_out = facts["levels"][-1]["name"], ", ".join(facts["levels_left_out"])
+        words["Left out"] = f"{left_out}, since {top} switches join all nodes"
+    yield Group(title(facts["cluster"], f"  {size}"), "", remarks(words), "")
+    rows = [[level[key] for key in _LEVELS.values()] for level in facts["levels"]]
+    yield rows_table(_LEVELS, ([f"{each:,}" if isinstance(each, int) else each for each in row] for row in rows))
     yield Text(
         "ports: of one switch, of which 'down' lead to the level below and 'up' to the level above; cables up: of the "
         "whole level",
         style="dim",
     )
-    yield Text(f"Total    {facts['switches']:,} switches, {facts['cables']:,} cables")
-    yield Text(
-        f"Bisection bandwidth {show(facts['bisection_bytes_per_s'], 'B/s')} per direction, "
-        f"{facts['share_of_full_bisection']:.1%} of what the cards could send"
-    )
-    if facts["levels_left_out"]:
-        top, left_out = facts["levels"][-1]["name"], ", ".join(facts["levels_left_out"])
-        yield Text(f"Left out: {left_out}, since {top} switches join all nodes")
     if "collectives" in facts:
         yield from _collectives(facts["collectives"], facts["nvlink_domain_gpus"])
 

@@ -6,7 +6,7 @@ from rich.console import Group
 
 from sim.planners.answers import NEGLIGIBLE, PipeDreamAnswer
 from sim.planners.pipeline_plan import PipelinePlan
-from sim.report.terminal import assumptions, indented, title
+from sim.report.terminal import assumptions, indented, remarks, title
 from sim.table import Table, columns_table
 from sim.units import show, show_time, significant
 
@@ -16,34 +16,29 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     plan, played = answer.plan, answer.played
     machine = " × ".join(str(level) for level in reversed(plan.levels))
     asked = title(plan.profile.name, f"  {len(plan.profile)} layers on {plan.num_workers} workers ({machine})\n")
-    lines = [
-        title(f"{plan.config}  ", f"one micro-batch per {show_time(plan.period_s)}, limited by {plan.bottleneck}"),
-        title(
-            "Gain  ",
-            f"{significant(plan.profile.seconds / plan.period_s)} times one worker, "
-            f"{significant(plan.data_parallel_s / plan.period_s)} times data parallelism "
-            f"({show_time(plan.data_parallel_s)})",
-        ),
-    ]
-    if played is None:
-        lines.append(title("Played  ", f"not at all: {answer.unplayed}"))
-    else:
+    lines = {
+        "Plan": f"{plan.config}, one micro-batch per {show_time(plan.period_s)}, limited by {plan.bottleneck}",
+        "Gain": f"{significant(plan.profile.seconds / plan.period_s)} times one worker, "
+        f"{significant(plan.data_parallel_s / plan.period_s)} times data parallelism ({show_time(plan.data_parallel_s)})",
+        "Played": f"not at all: {answer.unplayed}",
+    }
+    if played is not None:
         size = plan.profile.microbatch_size
         samples = f", {significant(size / played.period_s)} samples/s" if size > 1 else ""
         pace = f"one micro-batch per {show_time(played.period_s)}{samples}: {_more(played.over_plan)}"
         late, versions = max(played.staleness), max(played.versions)
         kept = f"gradients up to {late} update{'s' * (late > 1)} late, {versions} versions of the weights"
-        lines.append(title("Played  ", f"{pace}; {kept if late else 'no gradient is late'}"))
+        lines["Played"] = f"{pace}; {kept if late else 'no gradient is late'}"
     if answer.covered is not None:
         first = [sum(plan.replicas[:stage]) for stage in range(len(plan.replicas))]
         most = "-".join(str(answer.covered.in_flight[place]) for place in first)
-        lines.append(title("More  ", f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"))
+        lines["More"] = f"with {most} micro-batches in flight {_more(answer.covered.over_plan)}"
     notes = [
         "reductions are ring all-reduces and overlap compute; sends take turns on a stage's link",
         f"each worker of the first stage has {plan.active_minibatches} micro-batches in flight (NOAM)",
         *([f"layers: {plan.profile.source}"] if plan.profile.source else []),
     ]
-    return Group(asked, indented(_stages(plan)), "", *lines, *assumptions(notes))
+    return Group(asked, indented(_stages(plan)), "", remarks(lines), *assumptions(notes))
 
 
 def _stages(plan: PipelinePlan) -> Table:

@@ -10,7 +10,7 @@ from rich.text import Text
 from sim.estimate import Estimate
 from sim.foreign.exporters import FRAMEWORKS
 from sim.report.facts import headline, plan_words, question_words, short_plan, tokens_words
-from sim.report.terminal import assumptions, indented, sentence, title
+from sim.report.terminal import assumptions, grouped, indented, remarks, sentence, title
 from sim.report.text import sure_and_limit
 from sim.scaling.finetuning import CHUNKED, FineTuning, Unfit
 from sim.scaling.offers import InTime, Ranking
@@ -181,17 +181,16 @@ def ranking_view(heading: str, ranking: Ranking, verbose: bool = False) -> Group
     left = len(shown) - ROWS
     more = f"; {left} more machine{'s' * (left > 1)}: --json" if left > 0 else ""
     parts: list[RenderableType] = [title(heading), "", table, Text(f"{legend}{more}", style="dim"), ""]
-    for name, offer in (("Fastest ", min(shown, key=lambda each: each.rank[::-1])), ("Cheapest", shown[0])):
-        parts.append(title(f"{name} ", f"{show_time(offer.run.wall_s)} for {_cost(offer)} on {_machine(offer)}"))
-    counts: dict[str, list[str]] = {}
-    for each in ranking.lacking:
-        counts.setdefault(each.gpu, []).append(str(each.gpus))
-    if counts:
-        words = "; ".join(f"{' or '.join(some)} × {gpu}" for gpu, some in counts.items())
-        parts.append(title("No fit   ", f"{words} (--gpu and --gpus with one of these show what would help)"))
+    found = {"Fastest": min(shown, key=lambda each: each.rank[::-1]), "Cheapest": shown[0]}
+    words = {
+        name: f"{show_time(offer.run.wall_s)} for {_cost(offer)} on {_machine(offer)}" for name, offer in found.items()
+    }
+    if counts := grouped((each.gpu, str(each.gpus)) for each in ranking.lacking):
+        lacking = "; ".join(f"{' or '.join(some)} × {gpu}" for gpu, some in counts.items())
+        words["No fit"] = f"{lacking} (--gpu and --gpus with one of these show what would help)"
     days = sorted(row["date"] for row in price_list().values())
     prices = f"list prices of {days[0]} to {days[-1]} (--price with --gpu gives your own)"
-    return Group(*parts, *assumptions((prices, *shown[0].answer.scenario.assumed), verbose=verbose))
+    return Group(*parts, remarks(words), *assumptions((prices, *shown[0].answer.scenario.assumed), verbose=verbose))
 
 
 def _machine(offer: Planned) -> str:

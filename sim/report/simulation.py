@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from sim.report.terminal import assumptions, title
+from sim.report.terminal import assumptions, indented, title
 from sim.simulate import Simulation
-from sim.table import columns_table
+from sim.table import columns_table, facts_table
 from sim.units import show
 
 
@@ -17,14 +17,12 @@ def simulation_view(answer: Simulation) -> Group:
     share = answer.mean_s / answer.noiseless_s - 1
     added = f"{share:+.2%}" if abs(share) >= 5e-5 else "the same"
     several = len(answer.step_times_s) > 1
-    parts: list[RenderableType] = [
-        title(answer.scenario.name, f"  {drawn}"),
-        _line("Step without noise", answer.noiseless_s),
-        _line("Mean" if several else "Step", answer.mean_s, added),
-    ]
+    facts = [("Step without noise", answer.noiseless_s, ""), ("Mean" if several else "Step", answer.mean_s, added)]
     if several:
         most = f"to {show(answer.quantile_s(0.95), 's', digits=4)}"
-        parts += [_line("Median", answer.quantile_s(0.5)), _line("5 % to 95 %", answer.quantile_s(0.05), most)]
+        facts += [("Median", answer.quantile_s(0.5), ""), ("5 % to 95 %", answer.quantile_s(0.05), most)]
+    rows = ((name, show(seconds, "s", digits=4), note) for name, seconds, note in facts)
+    parts: list[RenderableType] = [title(answer.scenario.name, f"  {drawn}"), indented(facts_table(rows))]
     if answer.levels:
         met = f"{answer.meetings:,} messages were slowed because a link was full"
         columns = {
@@ -34,12 +32,12 @@ def simulation_view(answer: Simulation) -> Group:
             "mean use": [f"{row['mean_utilisation']:.2%}" for row in answer.levels],
             "most": [f"{row['max_utilisation']:.2%}" for row in answer.levels],
         }
-        parts += ["", f"Network  ({met})", columns_table(columns, gap=4), "Busiest links"]
+        busiest = ((row["link"], show(row["bytes"], "B"), f"{row['utilisation']:.2%}") for row in answer.busiest)
         parts += [
-            f"  {row['link']:<22}{show(row['bytes'], 'B'):>10}  {row['utilisation']:.2%}" for row in answer.busiest
+            "",
+            f"Network  ({met})",
+            columns_table(columns, gap=4),
+            "Busiest links",
+            indented(facts_table(busiest)),
         ]
     return Group(*parts, *assumptions(answer.assumptions))
-
-
-def _line(label: str, seconds: float, note: str = "") -> str:
-    return f"  {label:<22}{show(seconds, 's', digits=4):>10}  {note}"

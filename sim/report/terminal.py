@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -44,6 +44,16 @@ def console(**options: Any) -> Console:
 def indented(block: RenderableType) -> Padding:
     """A block two places to the right."""
     return Padding(block, (0, 0, 0, 2), expand=False)
+
+
+def remarks(lines: Mapping[str, str]) -> Padding:
+    """Words behind their names, a remark a line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True, min_width=10)
+    table.add_column(overflow="fold")
+    for name, words in lines.items():
+        table.add_row(name, Text(words))
+    return indented(table)
 
 
 def sentence(words: str) -> str:

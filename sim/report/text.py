@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import log
 from typing import Any
 
-import rich.table
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -14,7 +13,7 @@ from rich.text import Text
 from sim.breakdown import CAUSES, waiting_for_sends
 from sim.estimate import Estimate
 from sim.report import facts as say
-from sim.report.terminal import assumptions, bars_table, block, indented, title
+from sim.report.terminal import assumptions, bars_table, block, indented, remarks, title
 from sim.specs.base import file_name, unit_of
 from sim.specs.frameworks import stack_words
 from sim.specs.writing import ABSENT, differing_fields
@@ -60,16 +59,6 @@ def opening(answer: Estimate) -> Group:
 def sure_and_limit(answer: Estimate) -> Padding:
     """How sure a step time is, and what limits it."""
     return remarks({"How sure": say.sure_words(answer), "Limited by": say.limit_words(answer)})
-
-
-def remarks(lines: dict[str, str]) -> Padding:
-    """Lines of words behind their names."""
-    table = rich.table.Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True, min_width=10)
-    table.add_column(overflow="fold")
-    for name, words in lines.items():
-        table.add_row(name, Text(words))
-    return indented(table)
 
 
 def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -> str:

@@ -13,8 +13,8 @@ from sim.canvas import new_figure
 from sim.reliability.storing import LoadBy
 from sim.report.facts import short_plan
 from sim.report.figures import label_panel, open_panels, place_labels, place_title, plain_axis, tick
-from sim.report.terminal import assumptions, indented, title
-from sim.report.text import heading, remarks
+from sim.report.terminal import assumptions, indented, remarks, title
+from sim.report.text import heading
 from sim.scaling.run import Training, TrainingRun
 from sim.scaling.training_time import Frontier, FrontierPoint
 from sim.specs import Scenario
