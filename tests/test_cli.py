@@ -109,7 +109,7 @@ TYPED = """
 2 | search MAIN -s plan.recompute_modules=1e9 | is no list of modules
 2 | estimate MAIN -s stack.vocab_multiple=1e15 | less than or equal to 1000000
 0 | topology superpod-h100 --collectives '1 GB' --gpus 8 | NVLS
-0 | topology selene --nodes 20 | Left out: core
+0 | topology selene --nodes 20 | Left out core
 2 | topology selene --gpus 8 | add --collectives
 2 | topology selene --collectives '0 GB' | a size above zero
 2 | estimate MAIN --engine dag --engine=des | --engine dag and --engine des: the option takes one value

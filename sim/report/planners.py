@@ -16,10 +16,11 @@ def pipedream_view(answer: PipeDreamAnswer) -> Group:
     plan, played = answer.plan, answer.played
     machine = " × ".join(str(level) for level in reversed(plan.levels))
     asked = title(plan.profile.name, f"  {len(plan.profile)} layers on {plan.num_workers} workers ({machine})\n")
+    gain, slower = significant(plan.data_parallel_s / plan.period_s), show_time(plan.data_parallel_s)
+    data_parallel = f"{gain} times data parallelism ({slower})"
     lines = {
         "Plan": f"{plan.config}, one micro-batch per {show_time(plan.period_s)}, limited by {plan.bottleneck}",
-        "Gain": f"{significant(plan.profile.seconds / plan.period_s)} times one worker, "
-        f"{significant(plan.data_parallel_s / plan.period_s)} times data parallelism ({show_time(plan.data_parallel_s)})",
+        "Gain": f"{significant(plan.profile.seconds / plan.period_s)} times one worker, {data_parallel}",
         "Played": f"not at all: {answer.unplayed}",
     }
     if played is not None:
