@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Number
 from sim.errors import SpecError, require_not_negative, require_positive
-from sim.work.operations import Number
 
 
 @dataclass(frozen=True, slots=True)

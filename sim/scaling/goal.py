@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Number
 from sim.errors import SpecError, require_positive
 from sim.scaling.loss_laws import (
     BATCH_LAWS,
@@ -24,7 +25,6 @@ from sim.scaling.loss_laws import (
 )
 from sim.specs import ModelSpec
 from sim.units import show_short
-from sim.work.operations import Number
 from sim.work.sums import active_params, total_params
 
 DEFAULT_BATCH_LAW = "kaplan-2020"

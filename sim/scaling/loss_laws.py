@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Number
 from sim.errors import SpecError, nearest, require_positive
 from sim.specs.yaml12 import load_yaml
-from sim.work.operations import Number
 
 TABLE = Path(__file__).parents[1] / "presets" / "laws.yaml"
 FLOP_PER_PARAM_TOKEN = 6.0

@@ -267,7 +267,7 @@ def _assumptions(
         layered_s = steps[answer.scenario.training.global_batch_size] * answer.step_time_s
         more = work_time(prices.usual, steps, answer.num_gpus) / layered_s - 1
         yield (
-            f"the fastest run's order is layered; 1f1b or interleaved plans take {more:.0%} longer"
+            f"the fastest run's order is layered; 1f1b or interleaved plans (--no-layered) take {more:.0%} longer"
             if isfinite(more)
             else "no 1f1b or interleaved plan fits on the GPUs of the fastest run, whose order is layered"
         )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sim import InfeasiblePlan, ScheduleError, SpecError, estimate, load_scenario
 from sim.planners.answers import ask_pipedream, covering, play_plan, profile_of
 from sim.planners.layers import LayerProfile, profile_from_text
-from sim.planners.pipedream import data_parallel, plan_pipeline
+from sim.planners.pipedream import plan_pipeline
 from sim.planners.pipeline_plan import Level, build_replicated, levels_of, noam, read_levels
 from sim.schedules.passes import peak_in_flight, weight_versions
 
@@ -44,27 +44,18 @@ def levels(*pairs):
     return tuple(Level(count, rate) for count, rate in pairs)
 
 
-@settings(max_examples=20, deadline=None)
-@given(profiles(), st.integers(1, 6), numbers)
-def test_no_plan_of_one_level_is_better(profile, workers, rate):
-    machine = levels((workers, rate))
+@settings(max_examples=25, deadline=None)
+@given(profiles(5), st.lists(st.tuples(st.integers(1, 4), numbers), min_size=1, max_size=2))
+def test_no_plan_of_one_level_or_of_two_is_better(profile, pairs):
+    machine = levels(*pairs)
     plan = plan_pipeline(profile, machine)
     assert plan.period_s == pytest.approx(best_period(profile, machine), rel=1e-9)
-    assert plan.num_workers == workers
+    assert plan.num_workers == np.prod([level.count for level in machine])
     assert [stage.first for stage in plan.stages] == [0, *(stage.last for stage in plan.stages[:-1])]
-    again = price_plan(profile, machine[0], [stage.last for stage in plan.stages], plan.replicas)
-    assert again.period_s == pytest.approx(plan.period_s, rel=1e-9)
     assert plan.period_s <= plan.data_parallel_s * (1 + 1e-9)
-
-
-@settings(max_examples=10, deadline=None)
-@given(profiles(5), st.integers(1, 3), st.integers(1, 3), numbers, numbers)
-def test_no_plan_of_two_levels_is_better(profile, inner, outer, near, far):
-    machine = levels((inner, near), (outer, far))
-    plan = plan_pipeline(profile, machine)
-    assert plan.period_s == pytest.approx(best_period(profile, machine), rel=1e-9)
-    assert plan.num_workers == inner * outer
-    assert data_parallel(profile, machine) >= plan.period_s * (1 - 1e-9)
+    if len(machine) == 1:
+        again = price_plan(profile, machine[0], [stage.last for stage in plan.stages], plan.replicas)
+        assert again.period_s == pytest.approx(plan.period_s, rel=1e-9)
 
 
 @st.composite

@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from sim.arrays import FloatArray
+from sim.arrays import FloatArray, Number
 from sim.reliability.goodput import Checkpoints, Failures, Goodput, job_mtbf
-from sim.work.operations import Number
 
 Repair = Literal["fixed", "exponential"]
 _BLOCK = 1024
