@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 from typing import Any, Literal, NamedTuple
 
-from sim.arrays import Number as Number
+from sim.arrays import Number
 from sim.specs import TrainingSpec
 from sim.specs.base import STORED
 

@@ -5,7 +5,7 @@ from counts import layers_forward_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.rl.inference import (
+from sim.rl.decoding import (
     cache_bytes,
     decode_flop,
     inference_params,
