@@ -131,8 +131,8 @@ class Kept:
                 write_scenario(self.output, best)
                 yield f"\nThe best plan is in {self.output}"
             if exported is not None:
-                yield ""
-                yield from _text(exported)
+                yield f"\n{exported.with_account().rstrip(chr(10))}"
+                yield from exported.account_lines() if exported.with_account() == exported.text else ()
 
         written = {} if exported is None else {"export": exported.to_dict()}
         return Answer(lambda: {**data(), **written}, lambda: [view], after=after, **more)

@@ -183,10 +183,10 @@ def _option(name: str, option: Parameter, files: dict[str, bytes], rng: random.R
         return [spelled]
     if option.name in ("overrides", "set", "settings"):
         return [spelled, _override(rng)]
-    if option.kind is Path or option.name in ("png", "svg", "figure", "trace", "output", "out", "html"):
+    if option.kind is Path or option.name in ("png", "figure", "trace", "output", "out"):
         if option.name in ("runs", "memory", "profile"):
             return [spelled, _file(name, option.name, files, rng)]
-        endings = {"png": ".png", "svg": ".svg", "figure": ".png", "trace": ".json"}
+        endings = {"png": ".png", "figure": ".png", "trace": ".json"}
         ending = ".html" if name == "report" else endings.get(option.name, ".yaml")
         return [spelled, rng.choice([f"out{ending}", f"out{ending}", f"no/such/out{ending}", "/dev/full", ""])]
     if option.name in GOOD and rng.random() < 0.75:
