@@ -52,7 +52,11 @@ def _tool(verb: Callable[..., Any], refusal: type[Exception]) -> Callable[..., d
     def tool(**given: Any) -> dict[str, Any]:
         try:
             with TemporaryDirectory() as folder:
-                files = {name: _file(given[name], folder) for name in ("scenario", "log") if given.get(name)}
+                files = {
+                    name: _file(given[name], Path(folder) / f"{name}.yaml")
+                    for name in ("scenario", "log")
+                    if given.get(name)
+                }
                 data = finite(verb(**arguments({**others, **given, **files})).data())
         except FlopcastError as error:
             raise refusal(str(error)) from None
@@ -72,12 +76,11 @@ def _plain(option: Parameter) -> Parameter:
     return option.replace(annotation=kind)
 
 
-def _file(text: str, folder: str) -> Path:
-    """A scenario of YAML as a file in a folder, or that of one that ships."""
+def _file(text: str, file: Path) -> Path:
+    """A scenario of YAML, or a log, as a file; or that of a scenario that ships."""
     from sim.files import shipped_scenarios, write_text
 
     if ":" in text:
-        file = Path(folder) / "scenario.yaml"
         write_text(file, text)
         return file
     shipped = shipped_scenarios()
