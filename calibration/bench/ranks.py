@@ -12,9 +12,8 @@ import re
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -24,7 +23,6 @@ from typing import Any
 from flopcast_calibration.bench.collectives import members, time_collective
 from flopcast_calibration.bench.interference import time_pair, time_together
 from flopcast_calibration.bench.machine import settle
-from flopcast_calibration.bench.telemetry import Telemetry
 from flopcast_calibration.measurement import Journal, Measurement, Shape, read_journal
 from sim.errors import ProfileError
 
@@ -207,27 +205,23 @@ def _work(
     dist.broadcast_object_list(parcel, device=torch.device("cpu"), group=control)
     tasks = parcel[0] or []
     journal = Journal(path, read_journal(path).machine) if path is not None else None
-    telemetry = Telemetry() if device == "cuda" and journal is not None else None
     # Groups of ranks are made when they are first needed.
     group_of = cache(lambda who: dist.new_group(list(who), timeout=_LIMIT))
-    with closing(telemetry) if telemetry else nullcontext():
-        for kind, shape in tasks:
-            if journal is not None:
-                journal.begin(kind, shape)
-            begin = time.monotonic()
-            timing, error = _one(kind, shape, job, device, group_of)
-            errors: list[str | None] = [None] * job.world
-            dist.all_gather_object(errors, error, group=control)
-            error = next((text for text in errors if text), None)
-            if journal is None:
-                continue
-            if error is not None:
-                journal.fail(kind, shape, error)
-            elif timing is not None:
-                source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
-                seen = {} if telemetry is None else telemetry.during(begin, time.monotonic())
-                journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1] | seen))
-            advance()
+    for kind, shape in tasks:
+        if journal is not None:
+            journal.begin(kind, shape)
+        timing, error = _one(kind, shape, job, device, group_of)
+        errors: list[str | None] = [None] * job.world
+        dist.all_gather_object(errors, error, group=control)
+        error = next((text for text in errors if text), None)
+        if journal is None:
+            continue
+        if error is not None:
+            journal.fail(kind, shape, error)
+        elif timing is not None:
+            source = f"{job.world} {device} ranks, {'nccl' if device == 'cuda' else 'gloo'}"
+            journal.add(Measurement(kind, shape, *timing[0], source=source, extra=timing[1]))
+        advance()
 
 
 def _one(

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,7 +16,6 @@ from flopcast_calibration.bench.kernels import Case
 from flopcast_calibration.bench.machine import describe, release, settle
 from flopcast_calibration.bench.ranks import Task, help_along, joined, launched_job, reason_of, run_tasks
 from flopcast_calibration.bench.suite import kernel_cases, usual_dtype
-from flopcast_calibration.bench.telemetry import Telemetry
 from flopcast_calibration.bench.timing import rotated, time_call, warm_up
 from flopcast_calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
 from sim.errors import ProfileError
@@ -90,13 +88,12 @@ def run_suite(
     cases = kernel_cases(device, quick, scenario)
     if math.isfinite(within_s):
         cases = small_first(cases)
-    telemetry = Telemetry() if device == "cuda" else None
     warm_up(device)
     end = time.monotonic() + within_s
     tasks = _rank_tasks(device, quick, ranks)
     num_ranks = max((int(shape["num_ranks"]) for _, shape in tasks), default=1)
     try:
-        with joined(job, device), closing(telemetry) if telemetry else nullcontext():
+        with joined(job, device):
             for turn in range(1, TURNS + 1):
                 cases_left = [case for case in cases if journal.lacks(case.kind, case.shape, turn)]
                 tasks_left = [task for task in tasks if journal.lacks(*task, turn)]
@@ -104,7 +101,7 @@ def run_suite(
                 for case in cases_left:
                     if time.monotonic() > end:
                         break
-                    _measure(case, device, journal, telemetry)
+                    _measure(case, device, journal)
                     step(case.kind)
                 release(device)
                 run_tasks(journal, device, tasks_left, num_ranks, partial(step, "several ranks"))
@@ -159,13 +156,12 @@ def _largest_buffer(device: str, quick: bool, ranks_per_node: int) -> int:
     return min(2**30, memory // (8 * ranks_per_node))
 
 
-def _measure(case: Case, device: str, journal: Journal, telemetry: Telemetry | None) -> None:
+def _measure(case: Case, device: str, journal: Journal) -> None:
     """Measure one case; what this device or this build cannot do is noted, and the rest goes on.
 
     A ProfileError says that the device itself failed: nothing can be measured until the next start.
     """
     journal.begin(case.kind, case.shape)
-    begin = time.monotonic()
     try:
         call = rotated(case.prepare, case.working_set, device)
         timing = time_call(call, device, apart=case.apart)
@@ -176,5 +172,4 @@ def _measure(case: Case, device: str, journal: Journal, telemetry: Telemetry | N
                 f"the GPU failed at {journal.last_failure}; run the same command again to go on without it"
             ) from None
         return
-    extra = telemetry.during(begin, time.monotonic()) if telemetry is not None else {}
-    journal.add(Measurement(case.kind, case.shape, *timing, source=device, extra=extra))
+    journal.add(Measurement(case.kind, case.shape, *timing, source=device))

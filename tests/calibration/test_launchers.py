@@ -1,9 +1,7 @@
-"""Who started a process, what the driver's tool tells while kernels run, and what ended a run before."""
+"""Who started a process, and what ended a run before."""
 
 import json
 import os
-import sys
-import time
 
 import pytest
 
@@ -11,7 +9,6 @@ pytest.importorskip("torch")
 
 from flopcast_calibration.bench import ranks
 from flopcast_calibration.bench.ranks import Job, launched_job
-from flopcast_calibration.bench.telemetry import Telemetry, parse_line
 from flopcast_calibration.measurement import Journal, read_journal
 from sim.errors import ProfileError
 
@@ -55,40 +52,6 @@ def test_sruns_ranks_meet_on_the_first_node(monkeypatch, nodes, first):
     environment["MASTER_ADDR"] = "torchrun's own"
     ranks.enter(Job(9, 16, 8, 1))
     assert environment["MASTER_ADDR"] == "torchrun's own"
-
-
-def told_by(lines, pause_s=0.0):
-    """A program that prints these lines, as nvidia-smi does."""
-    code = f"import time\nfor line in {lines!r}:\n    print(line, flush=True); time.sleep({pause_s})\ntime.sleep(30)"
-    return Telemetry((sys.executable, "-c", code))
-
-
-def wait_for(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def test_clocks_power_and_what_held_them_down_are_those_of_the_busy_gpu():
-    begin = time.monotonic()
-    lines = ["header", "0, 1755, 1980, 690.1, 64, 0x0000000000000004", "1, 345, 1980, 70.0, 30, 0x0000000000000001"]
-    telemetry = told_by([*lines, "0, 1410, 1980, 701.5, 66, 0x0000000000000024", "0, [N/A], 1980, 1, 2, 0x0"])
-    wait_for(lambda: len(telemetry._samples) == 3)
-    seen = telemetry.during(begin, time.monotonic())
-    telemetry.close()
-    assert seen == {
-        "gpus_seen": 1, "sm_mhz": pytest.approx((1755 + 1410) / 2), "least_sm_mhz": 1410, "max_sm_mhz": 1980,
-        "power_w": pytest.approx(695.8), "celsius": 66, "throttled": "power cap, software thermal",
-    }  # fmt: skip
-    assert telemetry.during(begin - 2, begin - 1) == {}
-
-
-def test_without_the_tool_nothing_is_told():
-    telemetry = Telemetry(("no-such-program-anywhere",))
-    assert telemetry.during(0, time.monotonic()) == {}
-    telemetry.close()
-    assert parse_line("0, 1755, 1980", 0.0) is None
 
 
 SHAPE = {"operation": "all_reduce", "num_ranks": 8, "nbytes": 1024}
