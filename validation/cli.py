@@ -12,7 +12,7 @@ from flopcast_validation.job.cli import job
 from flopcast_validation.runs import Listing
 from flopcast_validation.steps import steps
 from sim.commands.fills import with_records
-from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, examples, print_json
+from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, check_target, examples, print_json
 from sim.commands.progress import progress_bar, spinner
 from sim.files import write_text
 
@@ -141,8 +141,6 @@ def _write_json(found: dict[str, Any], path: Path) -> None:
 
 def _check_target(path: Path | None, endings: tuple[str, ...] = ()) -> None:
     """Refuse a target that cannot be written, or drawn, before any work is done."""
-    from flopcast_calibration.commands.shared import check_target
-
     if path is not None and str(path) != "-":
         check_target(path, endings)
 

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sim.commands.options import check_target
 from sim.errors import SpecError
 
 SHIPPED_DATA = Path(__file__).parents[1] / "data"
 """Measurements that ship, `calibration/data` in the repository."""
-
-
-def check_target(path: Path, endings: Sequence[str] = ()) -> None:
-    """Refuse, before any work is done, a file that could not be written afterwards."""
-    folder = path.absolute().parent
-    if path.is_dir():
-        raise SpecError(f"{path} is a folder; name a file in it")
-    if not folder.is_dir():
-        raise SpecError(f"the folder {path.parent} does not exist; make it first (mkdir -p {path.parent})")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise SpecError(f"{path} cannot be written to; choose another place")
-    if endings and path.suffix not in endings:
-        raise SpecError(f"{path} must end in {', '.join(endings[:-1])} or {endings[-1]}")
 
 
 def check_out(out: Path) -> None:

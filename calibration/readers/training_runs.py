@@ -37,10 +37,6 @@ STEP_TIMES = (1e-6, 1e7)
 _CONVENTIONS = {"mfu_pct": "model", "hfu_pct": "executed"}
 """Convention of FLOPs that the names of shares of peak stand for."""
 
-MOST_OF_PEAK = 0.8
-"""Share of the 16-bit peak, in model FLOPs, that no training in 16 bits reaches: single multiplies barely do."""
-BEYOND_16_BITS = f"precision fp8: not stated, and faster than {MOST_OF_PEAK:.0%} of the 16-bit peak"
-
 NO_CONVENTION = "flops_convention: not stated, taken as the model's FLOPs, without recomputed ones"
 
 
@@ -264,9 +260,6 @@ def read_run(
             dense=not choices[0].model.num_experts,
         )
         _check_measurement(run, choices[0])
-        if not precision and _beyond_16_bits(run, choices[0]):
-            again = read_run({**row, "precision": "fp8"}, where, profile, known)
-            return replace(again, inferred=(*again.inferred, BEYOND_16_BITS)) if again.choices else again
     except (Unmodelled, FlopcastError) as error:
         return replace(run, choices=(), files=(), inferred=(), skipped=reason(error))
     return run
@@ -278,14 +271,6 @@ def _cell(row: Row, short: str) -> Any:
     fields = row.get(section)
     in_section = fields.get(name, "") if isinstance(fields, Mapping) else ""
     return row.get(short) or row.get(ALIASES[short]) or in_section
-
-
-def _beyond_16_bits(run: Run, scenario: Scenario) -> bool:
-    """Whether a step is too fast for 16-bit multiplies, where the GPU has faster ones."""
-    if "fp8" not in scenario.cluster.gpu.peak_flop_per_s:
-        return False
-    rate = model_flop(scenario.model, scenario.training) / run.step_time_s(scenario) / scenario.plan.num_gpus
-    return rate > MOST_OF_PEAK * scenario.cluster.gpu.peak(scenario.training.peak_precision)
 
 
 def reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -236,9 +237,13 @@ def check_numbers(**given: int | None) -> None:
 
 def check_target(path: Path, endings: Iterable[str] = ()) -> None:
     """Refuse a file that could not be written, before the work is done."""
-    if endings and path.suffix.lower() not in endings:
-        raise SpecError(f"{str(path)!r} must end in {' or '.join(endings)}")
     if path.is_dir():
         raise SpecError(f"cannot write {path}: it is a folder; give the name of a file in it")
-    if not path.absolute().parent.is_dir():
-        raise SpecError(f"cannot write {path}: there is no folder {path.parent}")
+    if endings and path.suffix.lower() not in endings:
+        raise SpecError(f"{str(path)!r} must end in {' or '.join(endings)}")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        make = f"mkdir -p {path.parent}"
+        raise SpecError(f"cannot write {path}: there is no folder {path.parent}; make it first ({make})")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise SpecError(f"cannot write {path}: it may not be written to; choose another place")

@@ -152,7 +152,7 @@ def test_nothing_else_is_written_over(tmp_path):
         (["--measured", "0 s"], "is no step time"),
         (["--measured", "0.5 s"], "the peak of one A100"),
         (["--measured", "12 GB"], "12 GB"),
-        (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "does not exist; make it first"),
+        (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "make it first"),
         ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),
         ([str(ROOT / "scenarios" / "llama3-405b-16384-h100.yaml"), "--measured", "1 s", "--measured", "6 s"], "no profile fits both"),
         (["--measured", "12 s", "--parameter", "gemm.max"], "did you mean 'gemm.max_efficiency'"),

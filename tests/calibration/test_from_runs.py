@@ -135,7 +135,7 @@ def test_command_line_writes_a_profile_that_estimates_use(runs_file, rows, tmp_p
         (("--precision", "fp4"), "no run of precision 'fp4'"),
         (("--base", "a10"), "did you mean 'a100'"),
         ((), "runs of several kinds cannot share one fit: profile a100, stack megatron-2021; profile a100, stack torchtitan"),
-        (("-o", "nowhere/mine.yaml"), "does not exist; make it first"),
+        (("-o", "nowhere/mine.yaml"), "make it first"),
     ],
 )  # fmt: skip
 def test_mistakes_name_the_remedy(arguments, says, runs_file, run_row, tmp_path):

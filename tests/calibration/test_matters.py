@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flopcast_calibration.sensitivity import effects
+from flopcast_calibration.commands.matters import effects
 from sim import estimate, load_scenario
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"

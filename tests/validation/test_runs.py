@@ -90,8 +90,8 @@ def test_mistakes_are_refused_before_any_work(runs_file, run_row, tmp_path):
             ("--runs", tmp_path / "some.csv"),
             "lacks the columns num_gpus, layers, hidden, heads, seq_len, measured_value",
         ),
-        (("--runs", path, "--json", tmp_path / "no" / "out.json"), "does not exist; make it first (mkdir -p"),
-        (("--runs", path, "--figure", tmp_path / "out.docx"), "must end in .png, .svg or .pdf"),
+        (("--runs", path, "--json", tmp_path / "no" / "out.json"), "make it first (mkdir -p"),
+        (("--runs", path, "--figure", tmp_path / "out.docx"), "must end in .png or .svg or .pdf"),
         (("--runs", path, "--json", tmp_path), "is a folder"),
         (("--runs", path, "--profile", "h10"), "did you mean 'h100'"),
     ):

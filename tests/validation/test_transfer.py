@@ -10,7 +10,7 @@ from flopcast_calibration.datasheet import GPUS, table
 from flopcast_calibration.from_runs import as_driven, fit_runs
 from flopcast_calibration.priors import parameters_named, priors
 from flopcast_calibration.readers.cases import read_measured
-from flopcast_calibration.readers.training_runs import BEYOND_16_BITS, read_run, read_runs
+from flopcast_calibration.readers.training_runs import read_run, read_runs
 from flopcast_calibration.write import as_measured
 from flopcast_validation.runs.anchored import after_runs, sources
 from flopcast_validation.runs.export import file_of
@@ -224,17 +224,3 @@ def test_the_share_of_peak_follows_the_power(left):
     watts = watts_per_flop_per_s(gpu if gpu.max_power_w else gpu.replace(max_power_w=450.0))
     reached = min(1.0, law["max_efficiency"] * (watts / law["at"]) ** law["exponent"])
     assert reached == pytest.approx(load_preset("profiles", left)["gemm"]["max_efficiency"], rel=0.15)
-
-
-# What a table leaves out of its precision.
-
-
-def test_a_run_too_fast_for_16_bits_was_in_8(run_row):
-    changes = {"gpu": "H100-SXM", "precision": "", "framework": "NeMo", "measured_unit": "tflops_per_gpu"}
-    fast, slow = (read_run(run_row(**changes, measured_value=value), "row") for value in ("850", "450"))
-    assert (fast.precision, slow.precision) == ("fp8", "bf16")
-    assert BEYOND_16_BITS in fast.inferred
-    said = read_run(run_row(**changes | {"precision": "bf16"}, measured_value="850"), "row")
-    assert said.precision == "bf16"
-    old = read_run(run_row(**changes | {"gpu": "A100-SXM4-80GB"}, measured_value="300"), "row")
-    assert old.choices[0].training.precision == "bf16"
