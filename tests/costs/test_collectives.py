@@ -14,7 +14,6 @@ from sim.costs.collectives import (
     all_reduce_ways,
     hierarchical_all_reduce,
     in_switch_all_reduce,
-    reduce_scatter,
     ring_all_reduce,
     tree_all_reduce,
 )
@@ -114,24 +113,3 @@ def test_no_exponent_makes_small_messages_slower_than_large_ones(exponent):
         return  # refused: just as good
     times = [all_reduce(nbytes, node(8), slow_start) for nbytes in (2.0**10, 2.0**15, 2.0**20, 2.0**25)]
     assert times == sorted(times)
-
-
-GPU_PROFILES = sorted(name for name in PROFILES if name not in ("cpu-2core", "p100"))
-"""Whose collectives run on SMs: not those of gloo."""
-
-
-@pytest.mark.parametrize("name", GPU_PROFILES)
-def test_a_slow_network_takes_fewer_bytes_a_second_from_the_compute_beside_it(name):
-    """On the profile's own network a tenth of the time, as calibrated; below it two SMs stay held."""
-    network = PROFILES[name].network
-    own, group, nbytes = network.hidden_at_bytes_per_s, Group(64, 1, True), 1e11
-
-    def stolen(rate):
-        there = fabric(network=network, network_bytes_per_s=rate)
-        return 1 - float(there.hidden_share(group, nbytes, reduce_scatter(nbytes, group, there)))
-
-    assert stolen(own) == pytest.approx(1 - network.hidden_share, rel=0.02)
-    held = network.held_part * (1 - network.hidden_share)
-    assert 0.012 < held < 0.026  # 2 of 148 to 2 of 80 SMs
-    assert stolen(own / 8) - held == pytest.approx((stolen(own) - held) / 8, rel=0.02)
-    assert stolen(own / 1e6) == pytest.approx(held, rel=1e-3)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time, issue_clock
+from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
 from sim.work.attention import padded_head
 from sim.work.operations import Cause, Kernel, Phase
@@ -181,19 +181,3 @@ def test_a_head_takes_as_long_as_the_kernels_next_size(version, columns, as_long
         return kernel_s(compute, core)
 
     assert seconds(columns) == pytest.approx(seconds(as_long_as), rel=1e-3)
-
-
-def test_kernels_that_their_instructions_bound():
-    """HBM is faster than what reads it number by number; a card with slow memory has multiprocessors to spare."""
-    names = "a100-sxm-80gb", "v100-sxm2-32gb", "h100-sxm-80gb", "h200-sxm-141gb", "rtx-4090-24gb"
-    gpus = {name.partition("-")[0]: GpuSpec.read(load_preset("gpus", name), name) for name in names}
-    clocks = [issue_clock(gpu) / 1e9 for gpu in gpus.values()]
-    assert clocks == pytest.approx([1.41, 1.53, 1.98, 1.98, 2.52], rel=0.01)
-    models = {name: ComputeModel(gpu, PROFILE, "bf16", 2) for name, gpu in gpus.items()}
-    step, apart = (
-        {name: model.memory_bandwidth(sort) / model.memory_bandwidth("copy") for name, model in models.items()}
-        for sort in ("step", "apart")
-    )
-    assert step["h200"] < step["a100"] < step["h100"] < step["rtx"] <= 1
-    assert apart["h100"] < step["h100"]
-    assert apart["rtx"] > 0.85

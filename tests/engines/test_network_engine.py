@@ -15,8 +15,7 @@ from sim.engines.wire import Wire, shared_links
 from sim.network.collective_flows import Flows
 from sim.schedules import build_order, get_schedule, schedule_names
 from sim.schedules.actions import U
-from sim.traffic.exchanges import Exchange
-from sim.traffic.streams import Inside, Stream, Traffic
+from sim.traffic.streams import Stream, Traffic
 
 seeds = st.integers(0, 2**32).map(np.random.default_rng)
 switch = st.booleans()
@@ -170,33 +169,3 @@ def test_a_fold_hides_no_contention_nor_copies_and_pairs(name, blocks, beside, r
         else:
             assert short.step_time_s > alone * 1.01
         assert short.step_time_s == pytest.approx(long.step_time_s, rel=1e-9)
-
-
-def within(order, seconds, budget, beside, streams):
-    """Collectives in every action, on a link that all ranks share."""
-    table = np.zeros((3, order.num_stages))
-    table[:2] = seconds
-    whole = np.full((3, order.num_stages), float(budget))
-    exchange = Exchange("tp", beside, table, 1.0 * table, 0.0 * table, whole, np.full_like(table, 0.9))
-    return Inside(exchange, np.arange(streams - order.num_ranks, streams))
-
-
-@pytest.mark.parametrize(("beside", "budget"), [(False, 0.0), (True, 0.1), (True, 0.6)])
-def test_collectives_within_actions_take_what_the_formula_says_until_they_meet(beside, budget, random_costs):
-    order = build_order("1f1b", 4, 1, 6)
-    costs = random_costs(np.random.default_rng(1), order, sends=False)
-    program = Program(order, replace(costs, reduce_s=np.zeros(4)))
-    plain = run(program)
-    for links, same in ((range(4), True), ([0] * 4, False)):
-        # 0.8 of a link each, so that any two meet; on links of their own the slower rate alone makes them flows.
-        streams = tuple(stream(0.2, [link], 0.8) for link in links)
-        inside = (within(order, 0.2, budget, beside, 4),)
-        none = np.full(4, -1)
-        traffic = Traffic(None, np.ones(4), streams, none, none, none, none, inside)
-        shared = network.run(program, traffic).timeline
-        if same:
-            assert shared.step_time_s == pytest.approx(plain.step_time_s, rel=1e-12)
-        elif budget < 0.6:
-            assert shared.step_time_s > plain.step_time_s * 1.001
-        else:  # what meets takes at most 0.2 · 4 · 0.8, of which the budget hides nine tenths
-            assert plain.step_time_s <= shared.step_time_s < plain.step_time_s * 1.02

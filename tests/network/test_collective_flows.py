@@ -1,7 +1,5 @@
 """Collectives as flows: alone on a machine they take what the formulas say of bandwidth."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from flows import IDEAL, flows_on
@@ -73,30 +71,6 @@ def test_between_two_domains_the_double_tree_moves_the_buffer_once(machine, per_
     formula = formulas.tree_all_reduce(S, Group(2 * per_domain, per_domain), FABRIC)
     assert time == pytest.approx(S / (NIC * per_domain), rel=1e-6)
     assert formula == pytest.approx(time / 0.92, rel=1e-6)
-
-
-@rows("domains", [2, 3, 4, 7, 12, 31])
-def test_every_rank_reaches_the_root_of_both_trees_in_log_steps(domains):
-    (phase,) = tree_all_reduce(placed(domains, 1), S)
-    ranks = np.stack([phase.source, phase.target]) // 8
-    up = ranks[:, : 2 * (domains - 1)]
-    for tree in (up[:, : domains - 1], up[:, domains - 1 :]):
-        parent = dict(tree.T.tolist())
-        assert len(parent) == domains - 1
-        depths = []
-        for rank in range(domains):
-            steps = 0
-            while rank in parent:
-                rank, steps = parent[rank], steps + 1
-            depths.append(steps)
-        assert max(depths) == np.ceil(np.log2(domains))
-    # The formula counts these hops up and down, and those of a domain's chain.
-    hop = FABRIC.network.replace(hop_latency_s=1.0), FABRIC.nvlink.replace(hop_latency_s=0.001)
-    seconds = formulas.tree_all_reduce(0.0, Group(8 * domains, 8), replace(FABRIC, network=hop[0], nvlink=hop[1]))
-    assert seconds == pytest.approx(2 * max(depths) + 0.001 * 2 * 7)
-    # What branches in one tree is a leaf of the other.
-    inner = [set(tree[1].tolist()) for tree in (up[:, : domains - 1], up[:, domains - 1 :])]
-    assert len(inner[0] & inner[1]) <= 1
 
 
 def test_pcie_limits_what_a_card_could_send(small_machine):

@@ -84,19 +84,3 @@ def test_breakdown_names_the_right_causes(costs_of):
     assert blocking["pipeline_comm"] == pytest.approx(4 * (0.2 + 0.4 + 0.2 + 0.4) / 3)
     beside = break_down(run(Program(order, costs_of(3, [1] * 3, [2] * 3, p2p_blocks=False, **sends)))).seconds
     assert beside["pipeline_comm"] == 0
-
-
-@pytest.mark.parametrize(
-    ("reduce", "hidden_share", "exposed"),
-    [
-        (1.5, 1.0, 0.25),  # all but the tail hides behind the last backward, which takes 2
-        (9.0, 1.0, 7.0),  # as much as that backward hides
-        (1.5, 0.6, 1.5 - 0.6 * 1.25),  # and lengthens it by what it takes from its kernels
-    ],
-)
-def test_what_an_overlapped_reduction_leaves_exposed(reduce, hidden_share, exposed, costs_of):
-    given = {"reduce_s": [reduce] * 2, "reduce_tail_s": [0.25] * 2, "hidden_share": hidden_share}
-    order, costs = build_order("1f1b", 2, 1, 4), costs_of(2, [1] * 2, [2] * 2, **given)
-    timeline = run(program_of(order, costs, hide_grad_reduce=True))
-    assert timeline.exposed_reduce_s == pytest.approx(np.full(2, exposed))
-    assert timeline.step_time_s == pytest.approx((4 + 1) * 3 + exposed)

@@ -16,13 +16,6 @@ from sim.work.sums import hardware_flop, model_flop, part_params, total_params
 
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
 
-# Narayanan et al. 2021, arXiv:2104.04473, table 1: billions of parameters as printed -> heads, hidden size, layers.
-TABLE_1 = {
-    "1.7": (24, 2304, 24), "3.6": (32, 3072, 30), "7.5": (32, 4096, 36), "18.4": (48, 6144, 40), "39.1": (64, 8192, 48),
-    "76.1": (80, 10240, 60), "145.6": (96, 12288, 80), "310.1": (128, 16384, 96), "529.6": (128, 20480, 105),
-    "1008": (160, 25600, 128),
-}  # fmt: skip
-
 
 def gpt(heads, hidden, layers, **more):
     return ModelSpec(num_heads=heads, hidden_size=hidden, num_layers=layers, vocab_size=51200, **more)
@@ -35,9 +28,10 @@ GPT_1T = gpt(160, 25600, 128, dropout=0.1)
 
 
 # Equation 2 of arXiv:2104.04473. Rounding to the printed digits is all that separates it from the table.
-@rows("printed", TABLE_1)
-def test_parameters_of_table_1(printed):
-    model = gpt(*TABLE_1[printed])
+@rows("printed", ["1.7", "3.6", "7.5", "18.4", "39.1", "76.1", "145.6", "310.1", "529.6", "1008"])
+def test_parameters_of_table_1(printed, scenarios):
+    """Billions of parameters as printed; tests/specs holds the scenarios against the rest of the table."""
+    model = load_scenario(scenarios / "megatron-2021" / f"{printed}b.yaml").model
     layers, hidden = model.num_layers, model.hidden_size  # Narayanan et al. 2021, equation 2, V = 51200, s = 2048
     formula = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (51200 + 2048) / (12 * layers * hidden))
     assert f"{formula / 1e9:.{len(printed.partition('.')[2])}f}" == printed
