@@ -1,7 +1,7 @@
 """A lint of the words of the house: python -m tests.prose [--longest 100]
 
 Four rules hold. No docstring opens without a subject. No function or class has a private word for a name. No sentence of
-a page, of its printed outputs, or of a string in the code has thirty words or more. No such string has a word that people
+a page, or of a string in the code, has thirty words or more. No such string has a word that people
 would not say.
 """
 
@@ -82,15 +82,6 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
-def outputs(page: str) -> Iterator[str]:
-    """Sentences that a page shows as output: lines that end with a full stop, with those that they go on from."""
-    for block in re.findall(r"^```text[^\n]*\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        # A line goes on from the one above if that was full, and neither has columns.
-        text = re.sub(r"(?<=.{60})\n *(?=[^\s•])(?!.*\S {2,})", " ", block)
-        for line in text.splitlines():
-            yield from (each for each in _END.split(" ".join(line.split())) if each.endswith("."))
-
-
 def longest(count: int) -> list[tuple[int, str, str]]:
     """Words, page and text of the longest sentences of all pages."""
     found = [(n, page, text) for page in PAGES for n, text in sentences((ROOT / page).read_text(encoding="utf-8"))]
@@ -123,9 +114,6 @@ def of_code(every: int = 1) -> list[str]:
 def of_pages() -> list[str]:
     """Sentences of pages that are too long, each with its page."""
     over = [each for each in longest(10_000) if each[0] > LONGEST]
-    for page in PAGES:
-        printed = outputs((ROOT / page).read_text(encoding="utf-8"))
-        over += [(len(_WORD.findall(text)), page, text) for text in printed if len(_WORD.findall(text)) > LONGEST]
     return [f"{page}: {count} words, more than {LONGEST}: {text[:90]} ..." for count, page, text in over]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from sim.costs.collectives import Fabric, all_reduce, send
 from sim.network.placement import Group
-from sim.specs import ClusterSpec, Profile
+from sim.specs import ClusterSpec, Profile, load_preset
 from sim.specs.loading import resolve
 from sim.specs.presets import datasheet_profile
 
@@ -52,3 +52,11 @@ def test_bridged_cards_talk_faster_than_through_the_host_and_past_their_bridge_n
     assert 1.5 * all_reduce(LARGE, bridge, links) < all_reduce(LARGE, bridge, host)
     eight = Group(8, cluster.node.gpus_per_node)
     assert all_reduce(LARGE, eight, links) > all_reduce(LARGE, bridge, links)
+
+
+def test_pcie_adds_nothing_up_in_switches_and_takes_little_from_compute():
+    cluster = ClusterSpec.read(resolve({"node": "h100-pcie-8", "num_nodes": 1, "name": "node"}, "cluster"), "node")
+    profile = Profile.read(load_preset("profiles", "h100"), "profile")
+    links = Fabric.of(cluster, profile)
+    assert profile.nvlink.in_switch_efficiency > (links.nvlink.in_switch_efficiency or 0.0) == 0.0
+    assert links.nvlink.hidden_share == profile.network.hidden_share > profile.nvlink.hidden_share

@@ -34,12 +34,14 @@ small = st.sampled_from([1, 2, 3, 4, 8])
 
 @given(
     sizes=st.tuples(small, small, small, small), order=orders, domain=st.sampled_from([8, 72]),
-    fragmentation=st.sampled_from([0.0, 0.5]), ep=st.sampled_from([1, 2, 4, 6]),
+    fragmentation=st.sampled_from([0.0, 0.5]), ep=st.sampled_from([1, 2, 4, 6]), cut=st.booleans(),
 )  # fmt: skip
-def test_groups_and_hops_by_hand(sizes, order, domain, fragmentation, ep):
+def test_groups_and_hops_by_hand(sizes, order, domain, fragmentation, ep, cut):
+    """Experts whole, or cut over the tensor-parallel group."""
     tp, cp, dp, pp = sizes
-    assume(tp * cp * dp % ep == 0)
-    plan = ParallelPlan(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, placement=order)
+    etp = tp if cut else 1
+    assume(tp * cp * dp % (ep * etp) == 0)
+    plan = ParallelPlan(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, sequence_parallel=tp > 1, placement=order)
     cluster = machine(domain, fragmentation=fragmentation, nodes=288)
     assume(plan.num_gpus <= cluster.num_gpus)
     gpus = gpu_of_rank(plan, cluster)

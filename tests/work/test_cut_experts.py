@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from open_space import search
 
 from sim import build_scenario, estimate
-from sim.network.placement import place_group
-from sim.network.ranks import gpu_of_rank, members_of
 from sim.pricing.cells import plans_of
 from sim.pricing.deal import HELD, params_of
 from sim.pricing.layouts import cut_of
@@ -81,24 +79,6 @@ def test_every_expert_multiplies_all_its_tokens_in_parts(degrees, skew):
     assert (up_after.m, up_after.n, up_after.k) == pytest.approx((tp * up_before.m, up_before.n / tp, up_before.k))
     to = routed(cut.model, cut_of(cut))
     assert to.copies == pytest.approx(tp * to.arrived) == pytest.approx(to.each * to.experts)
-
-
-@pytest.mark.parametrize(("ep", "etp"), WAYS)
-def test_groups_lie_as_their_members_do(ep, etp):
-    """Strided over tensor-parallel neighbours; with the replicas of each expert they share all GPUs out."""
-    scenario = built(f"plan.ep={ep}", f"plan.etp={etp}")
-    plan, cluster = scenario.plan, scenario.cluster
-    gpus = gpu_of_rank(plan, cluster)[0]
-    of_experts, of_replicas = (members_of(kind, plan, gpus) for kind in ("ep", "expert_shards"))
-    for members, kind in ((of_experts, "ep"), (of_replicas, "expert_shards")):
-        group = place_group(kind, plan, cluster)
-        assert members.shape[1] == group.size
-        assert sorted(members.ravel()) == list(range(32))
-        counts = [np.unique(each // 8, return_counts=True)[1] for each in members]
-        assert min(each.min() for each in counts) == group.per_domain
-        assert max(len(each) for each in counts) == group.num_domains
-    assert (np.diff(of_experts, axis=1) == etp).all()
-    assert (np.diff(of_replicas, axis=1) == ep * etp).all()
 
 
 def test_searched_plans_are_cut_as_the_scenarios_own_at_the_same_prices():
