@@ -92,22 +92,14 @@ def scored_some():
 def make_costs(num_ranks, forward, backward, weight_grad_s=None, **given):
     """StageSeconds whose forward is all matrix multiplies and whose backward is matrix multiplies and recomputation."""
     forward, backward = np.asarray(forward, dtype=float), np.asarray(backward, dtype=float)
-    num_stages = len(forward)
-    none, nothing = np.zeros(num_stages), np.zeros(num_ranks)
-    passes = np.zeros((AT_PEAK + 1, len(Cause), num_stages))
-    at_peak, weights = 0.5 * (forward + 0.75 * backward), 0.3 * backward if weight_grad_s is None else weight_grad_s
-    passes[:, Cause.MATMUL] = forward, 0.75 * backward, 0.75 * backward - weights, weights, at_peak
-    passes[[BACKWARD, INPUT_GRAD], Cause.RECOMPUTE] = 0.25 * backward
-    stages = tuple(Stage(i, (1,), i == 0, i == num_stages - 1) for i in range(num_stages))
-    defaults = {
-        "stages": stages, "passes": passes, "send_forward_s": none, "send_backward_s": none, "p2p_blocks": True,
-        "reduce_s": nothing, "reduce_tail_s": nothing, "reduce_share": np.full(num_stages, num_ranks / num_stages),
-        "gather_s": nothing, "optimizer_s": nothing, "offload_s": nothing, "tied_embedding_s": 0.0,
-        "step_setup_s": 0.0, "hidden_share": 0.6, "notes": frozenset(),
-    }  # fmt: skip
-    return StageSeconds(
-        **{**defaults, **{key: np.asarray(v) if isinstance(v, list) else v for key, v in given.items()}}
-    )
+    weights = 0.3 * backward if weight_grad_s is None else weight_grad_s
+    stages = tuple(Stage(i, (1,), i == 0, i == len(forward) - 1) for i in range(len(forward)))
+    costs = StageSeconds.of_compute(stages, num_ranks, forward, backward, weights)
+    costs.passes[[BACKWARD, INPUT_GRAD], Cause.MATMUL] -= 0.25 * backward
+    costs.passes[[BACKWARD, INPUT_GRAD], Cause.RECOMPUTE] = 0.25 * backward
+    costs.passes[AT_PEAK, Cause.MATMUL] = 0.5 * (forward + 0.75 * backward)
+    given = {key: np.asarray(value) if isinstance(value, list) else value for key, value in given.items()}
+    return replace(costs, **{"p2p_blocks": True, "hidden_share": 0.6, **given})
 
 
 @pytest.fixture(scope="session")

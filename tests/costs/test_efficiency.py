@@ -44,12 +44,6 @@ def test_one_tile_more_than_the_gpu_has_sms_takes_a_second_wave():
     assert 109 / (108 * waves(256 * 109, 128, A100)) == pytest.approx(0.505, abs=5e-4)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_wave_quantisation_is_the_weight_of_a_partial_wave(share):
-    expected = 109 / 108 + share * (2 - 109 / 108)
-    assert waves(256 * 109, 128, A100, TEXTBOOK.replace(wave_quantisation=share)) == pytest.approx(expected)
-
-
 def test_the_corner_of_the_roofline_is_round():
     """Where bytes take as long as multiplies, a kernel takes √2 times as long; far from there, as long as the longer."""
 

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
-from sim.costs.collectives import Fabric, all_gather, all_reduce
 from sim.errors import SpecError
 from sim.network import sharing
 from sim.network.collective_flows import max_min_rates
-from sim.network.placement import Degrees, place_group
+from sim.network.placement import Degrees
 from sim.network.ranks import groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
@@ -60,20 +59,6 @@ def test_sends_of_pipelines_that_cross_leaves_by_hand(ratio):
 # A leaf for each node of eight cards of 50 GB/s, with four cables up: every card that sends up has half a cable. Messages
 # reach at best 0.9 of a card on H100, so these have 0.45 of it, 22.5 GB/s, and 0.64 on a full tree.
 HALVED, FULL = 22.5e9, 32e9
-
-
-def test_seconds_of_collectives_on_a_tree_of_2_to_1_by_hand():
-    """Data-parallel rings of one GPU in each of 32 nodes: 2 · 31/32 GB in 62 hops of 14 us, and half of that."""
-    scenario = built("plan.tp=8", "plan.dp=32", ratio=2.0, below=1)
-    fabric, group = (
-        Fabric.of(scenario.cluster, scenario.profile),
-        place_group("shards", scenario.plan, scenario.cluster),
-    )
-    assert group.card_share == 0.5
-    # 1.9375 GB and 1 MB of the ramp at 22.5 GB/s are 86.156 ms; 8.4 us and 62 hops are 0.876 ms.
-    assert all_reduce(1e9, group, fabric) == pytest.approx(0.087032, abs=1e-6)
-    # 0.96875 GB and 1 MB are 43.1 ms; 8.4 us and 31 hops are 0.442 ms.
-    assert all_gather(1e9, group, fabric) == pytest.approx(0.043542, abs=1e-6)
 
 
 def test_what_a_tree_of_2_to_1_adds_to_a_step_by_hand():

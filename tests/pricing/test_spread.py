@@ -8,7 +8,6 @@ import pytest
 from sim import load_scenario
 from sim.estimate import estimate
 from sim.pricing.layouts import expected_slowest, slowdown
-from sim.simulate import simulate
 from tests.rows import rows
 
 SCENARIO = "scenarios/llama3-405b-16384-h100.yaml"
@@ -40,11 +39,3 @@ def test_weak_scaling_of_llama_70b_on_dgx_cloud():
     # DGX Cloud 25.01 to 25.04: from 64 to 2,048 H100 70B loses 1.8, 3.5, 1.6, 5.1, 0 and 2.9 %, 2.5 in the mean.
     growth = log(1 + float(slowdown(np.array(2048), 0.03, 64)))
     assert growth == pytest.approx(np.mean([0.018, 0.034, 0.016, 0.049, 0.0, 0.029]), rel=0.4)
-
-
-def test_jitter_stands_for_the_spread():
-    many = of_gpus(4096)
-    assert simulate(many).mean_s == pytest.approx(estimate(many).step_time_s)
-    alike = estimate(many.replace(cluster=many.cluster.replace(gpu_spread=0.0))).step_time_s
-    assert simulate(many, jitter=0).mean_s == pytest.approx(alike)
-    assert alike < estimate(many).step_time_s

@@ -19,7 +19,6 @@ from sim.specs import (
     preset_source,
 )
 from sim.specs.loading import profile_of_gpu, resolve
-from sim.work.sums import total_params
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 # kind -> (record, where its presets stand in a scenario)
@@ -115,13 +114,6 @@ def test_rates_memory_and_names_of_gpus(name):
     if not gpu.name.startswith("CPU"):
         assert name.split("-")[0] in gpu.name.lower(), "its file's first part is to stand in `name`"
         assert ("bf16" in peak) == (gpu.name.split("-")[0] not in ("P100", "V100", "T4"))
-
-
-@rows("name", [name for name in preset_names("models") if name.startswith("gpt") and "oss" not in name])
-def test_gpt_has_the_parameters_in_its_name(name):
-    """Those of equation 2 of arXiv:2104.04473 are compared in tests/work/test_counts.py."""
-    billions = name.rpartition("-")[2].removesuffix("b")
-    assert round(total_params(read("models", name)) / 1e9, len(billions.partition(".")[2])) == float(billions)
 
 
 # Table 1 of arXiv:2104.04473: heads, hidden size, layers, tensor, pipeline, GPUs, batch.

@@ -47,13 +47,6 @@ def test_what_is_exposed_is_what_the_stages_cost(scenarios, name):
         np.testing.assert_allclose(both, backward, rtol=1e-6, atol=1e-12)
 
 
-def test_a_recomputed_forward_moves_everything_again(scenarios):
-    name, (recompute, *_) = QUESTIONS["all-reduces"]
-    once, again = (ask(scenarios, (name, [changes]))[3][0].seconds for changes in (recompute, "plan.recompute=full"))
-    layers = slice(1, -1)  # without embedding and head
-    np.testing.assert_allclose((again - once)[INPUT_GRAD][layers], once[FORWARD][layers], rtol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["all-reduces", "sequence parallel", "context parallel", "ZeRO 3"])
 def test_bytes_are_those_of_the_step(scenarios, name):
     scenario, _, _, exchanges = ask(scenarios, QUESTIONS[name])
