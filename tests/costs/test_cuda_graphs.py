@@ -9,8 +9,6 @@ from sim.work.memory import graph_bytes, working_bytes
 from sim.work.pieces import Cut
 
 QWEN = "qwen3-30b-a3b"
-GPT = {"num_layers": 12, "hidden_size": 1024, "num_heads": 16, "vocab_size": 51200, "intermediate_size": 4096,
-       "position": "rotary", "bias": False, "gated_mlp": True}  # fmt: skip
 SCOPE = ["attn", "moe_router", "moe_preprocess"]
 
 
