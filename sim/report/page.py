@@ -26,7 +26,7 @@ from sim.specs.writing import whole_yaml
 from sim.table import facts_table, rows_table
 from sim.units import show_time
 
-MOST_ACTIONS = 2_000_000
+MOST_ACTIONS = 100_000
 """Most actions of a step that is drawn. For a longer step the page says so instead."""
 COLUMNS, PAGE_DPI = 112, 150
 """Width of text in pages, and resolution of their figures, which are read on large screens."""
