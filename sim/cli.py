@@ -51,7 +51,7 @@ def _read(text: str) -> dict[str, Verb]:
 VERBS = _read(Path(__file__).with_name("verbs.txt").read_text(encoding="utf-8"))
 """The verbs in the order of the help."""
 TOP = [name for name in VERBS if " " not in name]
-"""Those that stand behind `flopcast`."""
+"""Names of the verbs that stand behind `flopcast`."""
 
 
 @cache
