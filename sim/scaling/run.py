@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -226,13 +226,12 @@ class Training:
         """Plain data with stable keys, for JSON."""
         run, ends = self.run.to_dict(), (self.low.to_dict(), self.high.to_dict())
         intervals = ("step_time_s", "tokens", "steps", "useful_days", "days", "gpu_hours", "cost", "energy_j")
-        shares = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
         failures, storing = self.run.failures, self.run.storing
         return {
             "scenario": self.answer.scenario.name,
             **run,
             "intervals": {name: sorted(end[name] for end in ends) for name in intervals if run[name] is not None},
-            "goodput_parts": {name: getattr(self.run.goodput, name) for name in shares},
+            "goodput_parts": asdict(self.run.goodput),
             "checkpoint_interval_s": self.run.checkpoints.interval_s,
             "checkpoint_blocking_s": self.run.checkpoints.blocking_s,
             "checkpoint": self._checkpoint(storing),
@@ -240,7 +239,7 @@ class Training:
                 "seconds": failures.restart_s,
                 "startup_s": failures.startup_s,
                 "load_s": failures.load_s,
-                "loads": {by: {"read_s": each.read_s, "spread_s": each.spread_s} for by, each in storing.loads.items()},
+                "loads": {by: asdict(each) for by, each in storing.loads.items()},
             },
             "data": {"bytes_per_s": self.data.bytes_per_s, "storage_bytes_per_s": self.data.limit_bytes_per_s},
             "fits": self.answer.fits,
@@ -256,8 +255,7 @@ class Training:
             "drain_s": self.run.checkpoints.drain_s,
         }
         if (there := self.background) is not None:
-            saved = {name: getattr(there.checkpoints, name) for name in ("interval_s", "blocking_s", "drain_s")}
-            found["asynchronous"] = {**saved, "goodput": there.goodput.useful, "days": there.days}
+            found["asynchronous"] = {**asdict(there.checkpoints), "goodput": there.goodput.useful, "days": there.days}
         return found
 
 
