@@ -29,11 +29,10 @@ def _nodes(part: BoundedPlans, number: int) -> Iterator[Node[Candidate]]:
 
     def run(plan: int, found: Found[Candidate]) -> tuple[()]:
         try:
-            ran = Candidate.run(part.scenario_of(plan), float(part.seconds[plan]), float(part.nbytes[plan]))
-            fits = ran.answer.largest.total <= part.limit
+            ran = Candidate.run(part.scenario_of(plan), float(part.seconds[plan]))
+            found.record((ran.worth(part.objective), ran) if ran.memory_bytes <= part.limit else None)
         except ScheduleError:  # too many actions to be played
-            fits = False
-        found.record((ran.worth(part.objective), ran) if fits else None)
+            found.record(None)
         return ()
 
     for score, order in part.orders():

@@ -51,24 +51,29 @@ def facts_of(found: Candidate | Estimate | None, *names: str) -> dict[str, Any]:
 class Candidate:
     """One plan of a search, confirmed by the exact engine.
 
+    answer : the exact engine's.
     priced_step_time_s : by the closed form, which ranked it; of schedules searched by bounds what its step cannot go
         below. [s]
-    memory_bytes : as it was ranked; where durations choose the order of a schedule, what no order goes below
-        (`answer.largest.total` is exact). [bytes]
-    answer : the exact engine's.
     """
 
-    scenario: Scenario
-    priced_step_time_s: float
-    memory_bytes: float
     answer: Estimate
+    priced_step_time_s: float
 
     @classmethod
-    def run(cls, scenario: Scenario, step_s: float | None = None, nbytes: float | None = None) -> Candidate:
-        """Run a plan on the exact engine; without a price or a memory of its own it has the exact ones. [s], [bytes]"""
+    def run(cls, scenario: Scenario, step_s: float | None = None) -> Candidate:
+        """Run a plan on the exact engine; without a price of its own it has the exact step time. [s]"""
         answer = estimate(scenario)
-        needed = float(answer.largest.total) if nbytes is None else nbytes
-        return cls(scenario, answer.step_time_s if step_s is None else step_s, needed, answer)
+        return cls(answer, answer.step_time_s if step_s is None else step_s)
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario with the plan."""
+        return self.answer.scenario
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory that the fullest GPU needs. [bytes]"""
+        return float(self.answer.largest.total)
 
     def __repr__(self) -> str:
         """One line: the fields hold the whole answer."""

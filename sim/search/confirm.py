@@ -79,17 +79,17 @@ class _Table:
         """Yield plans at some places, by their scores; of equals the one that needs least memory first."""
         some = self.result.prices.take(places)
         columns = (places, some.row, some.category, self.result.score(places), some.step_time_s, some.memory_bytes)
-        for place, row, category, score, *numbers in zip(*(each.tolist() for each in columns), strict=True):
+        for place, row, category, score, seconds, nbytes in zip(*(each.tolist() for each in columns), strict=True):
             unsharded = replace(self.result.categories[category], zero_stage=0)
-            same = (row, unsharded, *(float(f"{number:.12g}") for number in numbers))
+            same = (row, unsharded, *(float(f"{number:.12g}") for number in (seconds, nbytes)))
             if same not in self._seen:
                 self._seen.add(same)
                 self._lowest = sorted((*self._lowest, score))[: len(self._lowest)]
-                yield (score, numbers[1], place), partial(self._run, place, *numbers)
+                yield (score, nbytes, place), partial(self._run, place, seconds)
 
-    def _run(self, place: int, seconds: float, nbytes: float, found: Found[Candidate]) -> tuple[()]:
+    def _run(self, place: int, seconds: float, found: Found[Candidate]) -> tuple[()]:
         result, scenario = self.result, self.result.scenario_at(place)
-        run = result.known.get(scenario.plan) or Candidate.run(scenario, seconds, nbytes)
+        run = result.known.get(scenario.plan) or Candidate.run(scenario, seconds)
         result.known[scenario.plan] = run
         found.record((run.worth(result.objective), run))
         return ()

@@ -179,9 +179,9 @@ class SearchResult(NotebookDisplay):
         place = self.place_of(scenario)
         return None if place is None or not self.fits[place] else float(self.score(np.array([place]))[0])
 
-    def pareto(self, fields: Fields | None = None) -> Ints:
-        """Places of the plans with some fields that fit and that no other beats in step time, memory and GPUs."""
-        which = self.having(fields, fitting=True)
+    def pareto(self) -> Ints:
+        """Places of the plans that fit and that no other beats in step time, memory and GPUs."""
+        which = self.having(fitting=True)
         some = self.prices.take(which)
         return np.asarray(which[pareto_front(some.step_time_s, some.memory_bytes, self.column("num_gpus", which))])
 

@@ -12,6 +12,7 @@ from sim.cli import app
 from sim.errors import FlopcastError, SpecError
 from sim.estimate import estimate
 from sim.search.explain import overlaps_off, rank_plan, why_not
+from sim.search.sensitivity import sensitivity
 from sim.specs import build_scenario, load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -137,7 +138,19 @@ def test_plans_without_a_rank_say_why(small):
 # What each value costs
 
 
+def test_numbers_of_gpus_are_an_axis_too():
+    result = search(load_scenario(SMALL), gpus=(8, 16), top=1, confirm=1)
+    assert {each.value for each in sensitivity(result) if each.axis == "num_gpus"} >= {8, 16}
+
+
 # Why not
+
+
+def test_what_a_search_left_out_is_searched_for_an_answer(small):
+    why = why_not(small, {"cp": 2})
+    assert why.left_out > 1
+    assert why.answer.scenario.plan.cp == 2
+    assert "such plans" in run("--why", "plan.schedule=zb_h1")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +207,11 @@ def test_commands_that_make_no_sense(tmp_path):
         (["--memory-limit", "1e400 GB"], "larger than any number"),
         (["--sweep", "gpus=8", "--top", "3"], "--top would change nothing"),
         (["--sweep", "gpus=8", "--why", "own"], "another question"),
-        (["--sweep", "gpus=8", "--risk", "0.9"], "another question"),
+        (["--sweep", "gpus=8", "--risk", "0.9"], "another question than --risk"),
+        (["--risk", "0.3"], "--risk 0.3 must be at least 0.5 and below 1, such as 0.9"),
+        (["--risk", "1"], "must be at least 0.5"),
+        (["--risk", "0.9", "--why", "own"], "--risk ranks plans by what they stay below, and --why compares"),
+        (["--objective", "time"], "unknown objective 'time'"),
         (["-o", str(tmp_path)], "it is a folder"),
     ):
         with pytest.raises(SpecError, match=says):

@@ -10,7 +10,6 @@ from open_space import search
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
-from sim.search.space import Category
 from sim.specs import load_scenario
 from sim.specs.loading import build_scenario
 from sim.work.recompute import module_sets
@@ -129,19 +128,6 @@ def test_no_other_way_is_better(model, ways, gpus, batch, limit):
     assert result.best[0].priced_step_time_s == pytest.approx(best[0], rel=1e-9)
     assert result.gap == 0.0
     assert result.best[0].answer.largest.total <= limit
-
-
-def test_what_needs_no_room_is_never_slower():
-    """The bound by which plans are left out."""
-    result = search(small(EXPERTS), gpus=(4, 4), room=())
-    by_category = {number: result.prices.category == number for number in range(len(result.space.categories))}
-    for number, each in enumerate(result.space.categories):
-        if each.recompute == "none":
-            continue
-        plain = result.space.categories.index(Category("none", each.zero_stage))
-        assert (result.prices.row[by_category[number]] == result.prices.row[by_category[plain]]).all()
-        longer = result.prices.step_time_s[by_category[number]] / result.prices.step_time_s[by_category[plain]]
-        assert longer.min() >= 1 - 1e-12
 
 
 def test_more_memory_is_never_slower_where_something_runs_again():

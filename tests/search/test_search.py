@@ -32,16 +32,10 @@ def test_best_plans_are_confirmed_and_in_order(result):
         assert each.answer.fits
         assert each.answer.engine == "dag"
         assert each.answer.num_gpus == 4096
-        assert each.memory_bytes == pytest.approx(each.answer.largest.total, rel=1e-9)
         assert abs(each.difference) < 0.1
     # The plan it starts from is in the space, and is not better.
     assert result.select({}, 1, result.worth_of(load_scenario(MAIN))).better > 0
     assert times[0] < estimate(load_scenario(MAIN)).step_time_s
-
-
-def test_an_objective_that_is_none_is_refused():
-    with pytest.raises(SpecError, match=r"unknown objective 'time'"):
-        search(load_scenario(SMALL), objective="time")
 
 
 def test_an_empty_set_says_what_emptied_it():
