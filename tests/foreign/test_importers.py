@@ -334,8 +334,6 @@ CUT = "--disable-bias-linear --tensor-model-parallel-size 2 --sequence-parallel 
         ("", 2),
         ("--expert-tensor-parallel-size 1", 1),
         ("--expert-tensor-parallel-size 2", 2),
-        ("--deepspeed", 1),
-        ("--deepspeed --enable-expert-tensor-parallelism", 2),
     ],
 )
 def test_scripts_cut_experts_as_everything_else_unless_they_say_otherwise(more, etp):

@@ -201,28 +201,11 @@ def test_the_json_that_a_script_writes_says_the_stage(tmp_path):
     assert (scenario.plan.zero_stage, scenario.training.precision) == (3, "fp16")
 
 
-MIXTURE = "--deepspeed --num-experts 16"
-
-
-@rows(
-    ("words", "fields"),
-    [
-        (MIXTURE, {"mlp_layer_types": ("dense", "sparse"), "experts_per_token": 1}),
-        (f"{MIXTURE} --expert-interval 1 --topk 2", {"mlp_layer_types": ("sparse",), "experts_per_token": 2}),
-        (f"{MIXTURE} --expert-interval 1 --moe-topk 2", {"experts_per_token": 2}),  # Pai-Megatron-Patch's
-        (f"{MIXTURE} --mlp-type residual", {"shared_expert_intermediate_size": 8192, "shared_expert_gate": True}),
-        ("--deepspeed --num-experts 8 8 8 8 8 8 8 8 8 8 8 8", {"num_experts": 8, "mlp_layer_types": ("dense", "sparse")}),
-    ],
-)  # fmt: skip
-def test_experts_of_deepspeed(words, fields):
-    text = f"deepspeed --num_gpus 8 pretrain_gpt.py {SHAPE} --moe-expert-parallel-size 8 {words}"
-    model = import_text(text, "run.sh").scenario().model
-    assert {name: getattr(model, name) for name in fields} == fields
-
-
-def test_a_pyramid_of_experts_is_refused():
-    with pytest.raises(SpecError, match="gives layers 4 to 8 experts"):
-        plan(words="--deepspeed --num-experts 4 4 8 8 --expert-interval 6")
+def test_experts_of_deepspeed_are_asked_for():
+    assert plan(words="--deepspeed --num-experts 1").ep == 1
+    for words in ("--deepspeed --num-experts 16", "--ds-num-experts 4 4 8 8"):
+        with pytest.raises(SpecError, match="DeepSpeed's own mixtures of experts"):
+            plan(words=words)
 
 
 @rows(

@@ -12,7 +12,6 @@ from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import BLOCKS, blocks_of, dealt_experts
 from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, read_mixture
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.recipes.rows import Recipe
 
@@ -130,11 +129,17 @@ def _dealt(layers: int, attention: float, mlps: float) -> str:
 
 def take_experts(recipe: Recipe) -> None:
     """Take experts into the model, and how GPUs share them into the plan. Raises SpecError: a value that breaks a rule,
-    or experts whose width is not known."""
-    if is_deepspeed_mixture(recipe.keys):
-        read_mixture(recipe)
-    else:
+    experts whose width is not known, or DeepSpeed's own."""
+    arguments, known = recipe.keys, table("megatron")
+    own = any(name in arguments for name in known["deepspeed_experts"])
+    own |= "deepspeed" in arguments and "moe-router-topk" not in arguments and "num-experts" in arguments
+    if not own or arguments.raw("moe-model-type") == ["megatron_moe"]:
         recipe.read("experts")
+    elif {*arguments.words("num-experts", "ds-num-experts")} - {"1"}:
+        raise recipe.refused(
+            "--num-experts is of DeepSpeed's own mixtures of experts, whose layers are not read; describe the model "
+            "in a scenario (model: {num_experts: 16, mlp_layer_types: [dense, sparse], ...})"
+        )
 
 
 def first_layers(recipe: Recipe) -> None:

@@ -84,18 +84,17 @@ STEPS = {
 """What rows call by `step`."""
 
 
-def read_training(recipe: Recipe, config: Mapping[str, Any] | None = None, deepspeed_experts: bool = False) -> None:
+def read_training(recipe: Recipe, config: Mapping[str, Any] | None = None) -> None:
     """Batch, precision and optimizer.
 
     config : of DeepSpeed, where its JSON could be read.
-    deepspeed_experts : whether the experts are DeepSpeed's, which take no more than their buffers hold.
     """
     recipe.known["of_file"] = half_precision(recipe.keys, config) if config else None
     for group in ("training", "precision", "high_precision"):
         recipe.read(group)
     take_optimizer(recipe.training, recipe.keys.text("optimizer"), "--optimizer")
     recipe.read("precision_of_states")
-    recipe.read("buffers" if deepspeed_experts and recipe.model.get("num_experts") else "capacity")
+    recipe.read("capacity")
 
 
 def take_replicas(recipe: Recipe, gpus: int) -> None:

@@ -19,7 +19,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Machine
 from sim.foreign.importers.keys import UNKNOWN, Arguments, flat, table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.megatron.deepspeed_file import is_deepspeed_mixture, take_config, take_overlap
+from sim.foreign.importers.megatron.deepspeed_file import take_config, take_overlap
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
@@ -135,12 +135,11 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     hybrid = any(kind in name for kind in ("mamba", "hybrid") for name in named)
     _refuse(arguments)
     config = take_config(arguments, script.files)
-    mixture = is_deepspeed_mixture(arguments)
     old = any(name in arguments for name in table("megatron")["old"])
     recipe = Recipe(arguments, file, STEPS)
     read_plan(recipe, config)
     read_model(recipe, hybrid)
-    read_training(recipe, config, mixture)
+    read_training(recipe, config)
     recipe.read("schedule")
     machine = Machine.of(file, _gpu_options(command.launcher))
     gpus = gpus_of(recipe, *started_by(script, command.launcher, ledger))

@@ -11,7 +11,6 @@ from sim.foreign.importers.huggingface.config import read_model
 from sim.foreign.importers.huggingface.hub_models import known_model, whole_shape
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.pipeline_layouts import layers_of_ranks, layout_of
 from sim.foreign.importers.recipes.finetuning import adapted, stored
 from sim.foreign.importers.recipes.rows import Recipe
 
@@ -121,7 +120,6 @@ def _mapping(data: Any, name: str) -> Mapping[str, Any]:
 
 _MAXTEXT = "maxtext"
 _DEFAULT = "MaxText's default: configs/base.yml"
-_ACTOR = "actor_rollout_ref.actor."
 
 
 def _is_named(recipe: Recipe) -> bool:
@@ -191,17 +189,3 @@ def mesh(recipe: Recipe) -> None:
     elif data > 1:
         recipe.put("run.replicated", data, f"{source} of data")
     recipe.known["experts"] = experts
-
-
-def ends_of_pipeline(recipe: Recipe) -> None:
-    """Layers of the first and the last pipeline stage, where they differ from those between."""
-    name, plan = f"{_ACTOR}megatron.override_transformer_config.num_layers_in_", recipe.plan
-    first, last = (recipe.keys.whole(f"{name}{end}_pipeline_stage") for end in ("first", "last"))
-    found = recipe.file.model or known_model(recipe.run.get("model", ""))
-    stages = plan.get("pp", 1) * plan.get("num_chunks", 1)
-    if (first, last) == (None, None) or found is None or stages < 3:
-        return
-    layers = layers_of_ranks(number := whole_shape(found)["num_layers"], stages, first, last)
-    if layers is None:
-        raise recipe.refused(f"{number} layers cannot be dealt to {stages} stages; see {name}first_pipeline_stage")
-    plan.took("pipeline_layout", layout_of(layers), f"{name}first_pipeline_stage and last")
