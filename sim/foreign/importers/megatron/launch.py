@@ -12,8 +12,9 @@ from sim.foreign.importers.defaults import told_gpus
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.recipes.rows import Recipe
+from sim.foreign.importers.shell.expansion import Script
 from sim.foreign.importers.shell.reader import words_in
-from sim.foreign.importers.shell.script import Script, Started, count
+from sim.foreign.importers.shell.script import Started, count
 from sim.foreign.importers.shell.tree import MARK
 
 _SHAPE = ("--num-layers", "--hidden-size")
@@ -127,7 +128,7 @@ def _without_shape(started: Started, command: Training, script: Script, where: s
     unknown = min(waiting, key=lambda word: word.startswith("--"), default=None)  # the first that is no option
     if any(word.replace("_", "-").startswith("--use-checkpoint-args") for word in words):
         return f"{begin}: with --use-checkpoint-args they stand in a checkpoint; write them out"
-    known = script.values.unknowns
+    known = script.unknowns
     if unknown is not None and known.reasons(unknown):
         asked = known.remedy(known.roots(unknown))
         return f"{begin}; they may be in {known.reasons(unknown)}; {asked}"
@@ -136,7 +137,7 @@ def _without_shape(started: Started, command: Training, script: Script, where: s
 
 def _of_variables(script: Script, ledger: Ledger) -> Training:
     """A file of arguments without a command: every variable's words, in the order they were set."""
-    texts = (value for values in script.values.variables.values() for value in values)
+    texts = (value for values in script.variables.values() for value in values)
     every = [word for text in texts for word in text.split()]
     if any(word.replace("_", "-").startswith("--num-layers") for word in every):
         ledger.ignore("command", "", "no training command was found; all arguments that variables hold were read")
@@ -204,7 +205,7 @@ def started_by(script: Script, launcher: list[str], ledger: Ledger) -> tuple[int
     whole = whole or (sum(part.count(",") + 1 for part in included.split("@")) if included else None)
     if whole is None and nodes is None and each is None:
         whole = count(script.variable(*known["gpus"]))
-    reasons = script.values.unknowns.reasons(waits)
+    reasons = script.unknowns.reasons(waits)
     return whole, "the launcher's processes" if whole else (
         f"the launcher waits for {reasons}" if reasons else "the script does not say"
     )

@@ -24,8 +24,8 @@ from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by,
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
 from sim.foreign.importers.recipes.rows import Recipe
+from sim.foreign.importers.shell.expansion import Script
 from sim.foreign.importers.shell.reader import read_script
-from sim.foreign.importers.shell.script import Script
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import DEEPEST
 from sim.specs.yaml12 import parse_yaml
@@ -149,7 +149,7 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:
         recipe.stack.took("nvls", switches != "0", f"NCCL_NVLS_ENABLE={switches}")
     for word in arguments.doubtful:
-        if reasons := script.values.unknowns.reasons(word):
+        if reasons := script.unknowns.reasons(word):
             ledger.ignore("arguments", "?", f"what depends on {reasons} may add some", matters=True)
     if is_printed(file.text):
         ledger.ignore(
@@ -197,7 +197,7 @@ def _job(where: str) -> list[str]:
 
 def _ask(arguments: Arguments, script: Script, depends: str) -> None:
     """Raise SpecError where an argument that decides is known only to a run, and say what it waits for."""
-    unknowns, known = script.values.unknowns, table("megatron")
+    unknowns, known = script.unknowns, table("megatron")
     waiting = [name for name in known["deciding"] if UNKNOWN in (arguments.first(name) or "")]
     texts = [arguments.first(name) for name in waiting]
     missing = [known["fields"][field][0] for field in known["fields"] if field in known["required"]]

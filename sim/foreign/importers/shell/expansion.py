@@ -7,6 +7,7 @@ not known: `${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${@:2}`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
+from sim.foreign.importers.shell.script import Files, Started
 from sim.foreign.importers.shell.tree import HOLE, MARK, Kind, Unknowns, nodes_of, text_of, words_of
 from sim.specs.framework_plans import value_of
 
@@ -74,14 +76,16 @@ def names_set(text: str) -> set[str]:
 
 
 @dataclass
-class Values:
-    """The variables of a script while it is read.
+class Script:
+    """A script while it is read: its variables, and what it would start.
 
     positional : what `$1`, `$2` and so on are; None where the script is read as called without arguments.
     given : variables that the caller gives, which also stand in where the script sets one to what only a run knows.
     line : of the command that is being read.
     own : names that the script itself sets somewhere: empty where it has not.
     empty_unset : whether variables that nobody sets are empty, as in a condition, and noted in `taken_empty`.
+    commands : that it would start, in order.
+    count : of letters of all values together, and of commands read so far.
     """
 
     where: str
@@ -94,12 +98,19 @@ class Values:
     empty_unset: Literal["", "variables", "all"] = ""
     taken_empty: dict[str, int] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
-    letters: list[int] = field(default_factory=lambda: [0])
+    files: Files = field(default_factory=Files)
+    commands: list[Started] = field(default_factory=list)
+    count: Counter[str] = field(default_factory=Counter)
 
-    def child(self, positional: Sequence[str] | None) -> Values:
+    def child(self, positional: Sequence[str] | None) -> Script:
         """Variables of a script that this one starts: as here, but what it sets stays there."""
         own = None if positional is None else list(positional)
         return replace(self, variables=dict(self.variables), positional=own, own=set(self.own), empty_unset="")
+
+    def variable(self, *names: str) -> str | None:
+        """The value of the first of these variables that the script sets to something known."""
+        values = ((self.variables.get(name) or [""])[0] for name in names)
+        return next((value for value in values if value and UNKNOWN not in value), None)
 
     def fields(self, word: Node) -> list[str]:
         """The words that a word becomes: expanded, and split where it is not quoted."""
@@ -150,8 +161,8 @@ class Values:
         return self._between(body, body.start_byte, body.end_byte, quoted=True)
 
     def _count(self, *texts: str) -> None:
-        self.letters[0] += sum(map(len, texts))
-        if self.letters[0] > MOST_LETTERS:
+        self.count["letters"] += sum(map(len, texts))
+        if self.count["letters"] > MOST_LETTERS:
             raise SpecError(
                 f"{self.where}: its variables grow beyond {MOST_LETTERS:,} letters; no launch script does that"
             )

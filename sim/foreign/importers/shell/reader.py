@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from sim.foreign.importers.defaults import Given
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.shell.expansion import Values, names_set
-from sim.foreign.importers.shell.script import Files, Script, Started, directives_of, environment_of
+from sim.foreign.importers.shell.expansion import Script, names_set
+from sim.foreign.importers.shell.script import Files, Started, directives_of, environment_of
 from sim.foreign.importers.shell.tests import Result, fits, holds, join
 from sim.foreign.importers.shell.tree import Kind, line_of, nodes_of, parse, text_of, words_of
 
@@ -53,21 +53,21 @@ def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: P
     given = given or Given()
     directives, own = directives_of(text), {name: str(value) for name, value in (given.env or {}).items()}
     environment = {name: [value] for name, value in {**environment_of(directives), **own}.items()}
-    values = Values(ledger.where, environment, [str(each) for each in given.args] or None, own)
-    script = Script(values, Files(folder))
-    Reader(script, values, ledger, tuple(directives)).read(text)
-    for name, line in values.taken_empty.items():
-        if name not in script.values.variables:
+    arguments = [str(each) for each in given.args] or None
+    script = Script(ledger.where, environment, arguments, own, files=Files(folder))
+    Reader(script, ledger, tuple(directives)).read(text)
+    for name, line in script.taken_empty.items():
+        if name not in script.variables:
             ledger.assume(f"${name}", "", f"line {line}: nothing sets it, so it is empty; --env {name}=VALUE")
     return script
 
 
 def words_in(text: str, where: str) -> list[str]:
     """The words of a text that a script hands to another shell, as in `pdsh "…"`; nothing in it is expanded again."""
-    values, root = Values(where), parse(text, where)
+    script, root = Script(where), parse(text, where)
     if root.has_error:
         return text.split()
-    return [word for command in nodes_of(root, "command") for word in values.words(command)]
+    return [word for command in nodes_of(root, "command") for word in script.words(command)]
 
 
 @dataclass
@@ -91,7 +91,6 @@ class Reader:
     """
 
     script: Script
-    values: Values
     ledger: Ledger
     directives: tuple[str, ...]
     depth: int = 0
@@ -106,7 +105,7 @@ class Reader:
 
     def read(self, text: str) -> None:
         """Follow a text's commands."""
-        self.values.own |= names_set(text)
+        self.script.own |= names_set(text)
         root = parse(text, self.ledger.where)
         self.run(root.children if root.type == "program" else [root])
 
@@ -130,19 +129,19 @@ class Reader:
 
     def _apart(self, nodes: Sequence[Node]) -> bool | None:
         """Follow commands that another process runs: what they set stays there; None, as how they end is not known."""
-        before = dict(self.values.variables)
+        before = dict(self.script.variables)
         self.inside += 1
         for node in nodes:
             if node.is_named and node.type != "comment":
                 self._one(node)
-        self.values.variables, self.inside = before, self.inside - 1
+        self.script.variables, self.inside = before, self.inside - 1
         return None
 
     def _one(self, node: Node) -> bool | None:
-        self.script.read += 1
-        if self.script.read > MOST_COMMANDS:
+        self.script.count["commands"] += 1
+        if self.script.count["commands"] > MOST_COMMANDS:
             raise self.ledger.error(f"more than {MOST_COMMANDS:,} commands; no launch script has so many")
-        self.values.line = self.line or line_of(node)
+        self.script.line = self.line or line_of(node)
         match node.type:
             case "list":
                 return self._list(node)
@@ -154,11 +153,11 @@ class Reader:
                 status = self._one(node.named_children[-1])
                 return None if status is None else not status
             case "compound_statement" if node.children[0].type == "((":
-                return self._decided(self._reckon(self.values.inside(node)))
+                return self._decided(self._reckon(self.script.inside(node)))
             case "compound_statement" | "program":
                 return self.run(node.children)
             case "test_command":
-                return self._decided(holds(node.children[1:-1], self.values, node.children[0].type == "[["))
+                return self._decided(holds(node.children[1:-1], self.script, node.children[0].type == "[["))
             case "if_statement":
                 self._choice(node)
             case "case_statement":
@@ -177,7 +176,7 @@ class Reader:
                 return [True, *map(self._assign, given)][-1]
             case "unset_command":
                 for each in node.named_children:
-                    self.values.variables.pop(text_of(each), None)
+                    self.script.variables.pop(text_of(each), None)
             case "command":
                 return self._command(node)
             case "ERROR":
@@ -206,7 +205,7 @@ class Reader:
 
     def _choice(self, node: Node) -> None:
         """Follow the branch whose condition holds; where that is not known, all that may be taken."""
-        line, because = self.values.line, tuple[int, ...]()
+        line, because = self.script.line, tuple[int, ...]()
         open_branches: list[Sequence[Node]] = []
         for test, body in _branches(node):
             self.asked = ()
@@ -224,18 +223,18 @@ class Reader:
     def _case(self, node: Node) -> None:
         """Follow the arm that fits the word; where that is not known, all that may."""
         word, *arms = [each for each in node.named_children if each.type != "comment"]
-        line, text = self.values.line, self.values.value(word)
+        line, text = self.script.line, self.script.value(word)
         bodies: list[Sequence[Node]] = []
         for arm in arms:
             end = next((at for at, each in enumerate(arm.children) if each.type == ")"), 0)
-            result = fits(text, [each for each in arm.children[:end] if each.is_named], self.values)
+            result = fits(text, [each for each in arm.children[:end] if each.is_named], self.script)
             if result is not False:
                 bodies.append(arm.children[end + 1 :])
             if result:
                 break
         else:
             bodies.append([])
-        self._follow(bodies, line, self.values.unknowns.numbers(text))
+        self._follow(bodies, line, self.script.unknowns.numbers(text))
 
     def _follow(
         self, bodies: Sequence[Sequence[Node]], line: int, because: tuple[int, ...], kind: Kind = "condition"
@@ -244,7 +243,7 @@ class Reader:
         first succeeds."""
         if len(bodies) == 1:
             return self._nested(bodies[0])
-        values, doubt, before = self.values, self.doubt, dict(self.values.variables)
+        values, doubt, before = self.script, self.doubt, dict(self.script.variables)
         started, outcomes = len(self.script.commands), list[dict[str, list[str]]]()
         statuses: list[bool | None] = []
         self.doubt = line
@@ -270,8 +269,8 @@ class Reader:
             if all(map(_is_test, head)) and status is (node.children[0].type == "until"):
                 return
         elif node.type == "for_statement":
-            items = [each for word in head[1:] for each in self.values.fields(word)]
-            if not (items if "in" in (each.type for each in node.children) else self.values.positional):
+            items = [each for word in head[1:] for each in self.script.fields(word)]
+            if not (items if "in" in (each.type for each in node.children) else self.script.positional):
                 return
         named = {text_of(head[0])} if node.type == "for_statement" else set()
         self._forget(named | names_set(text_of(node)), "loop")
@@ -279,22 +278,22 @@ class Reader:
 
     def _maybe(self, nodes: Sequence[Node], names: set[str], kind: Kind) -> None:
         """Follow commands for what they may start; what they set, these names among it, is not known behind them."""
-        line = self.values.line
+        line = self.script.line
         self._follow([nodes, []], line, (), kind)
-        self.values.line = line
+        self.script.line = line
         self._forget(names, kind)
 
     def _forget(self, names: set[str], kind: Kind) -> None:
         """Take the values of variables for unknown."""
         for name in sorted(names):
-            mark = self.values.unknowns.mark(kind, name, self.values.line)
-            self.values.assign(name, [mark], more=False, array=False)
+            mark = self.script.unknowns.mark(kind, name, self.script.line)
+            self.script.assign(name, [mark], more=False, array=False)
 
     def _unread(self, node: Node) -> None:
         """Follow what can be told of lines that are not the shell's language; what else they set is not known."""
         text = text_of(node)
         why = "not readable as commands of a shell; what it may set is not known"
-        self.ledger.ignore(f"line {self.values.line}", short(text.strip()), why)
+        self.ledger.ignore(f"line {self.script.line}", short(text.strip()), why)
         if node.type != "ERROR" or any(child.type in _KEYWORDS for child in node.children):
             self._maybe(node.children if node.type == "ERROR" else [], names_set(text), "unread")
             return
@@ -308,19 +307,19 @@ class Reader:
         name, more = text_of(place).partition("[")[0], any(child.type == "+=" for child in node.children)
         if rest and rest[0].type == "array":
             words = (word for word in rest[0].named_children if word.type != "comment")
-            self.values.assign(name, [each for word in words for each in self.values.fields(word)], more, array=True)
+            self.script.assign(name, [each for word in words for each in self.script.fields(word)], more, array=True)
             return True
-        text = "".join(map(self.values.value, rest))
+        text = "".join(map(self.script.value, rest))
         if place.type == "subscript":
             self._forget({name}, "unread")
         else:
-            self.values.assign(name, [text], more, array=False)
+            self.script.assign(name, [text], more, array=False)
         return None if UNKNOWN in text and any(nodes_of(node, "command_substitution")) else True
 
     def _reckon(self, text: str) -> Result:
         """Whether an arithmetic command is not zero."""
-        value = self.values.arithmetic(text)
-        return (None, self.values.unknowns.numbers(value)) if UNKNOWN in value else (value != "0", ())
+        value = self.script.arithmetic(text)
+        return (None, self.script.unknowns.numbers(value)) if UNKNOWN in value else (value != "0", ())
 
     def _redirected(self, node: Node) -> bool | None:
         """Follow commands whose output or input is a file or a text that stands here."""
@@ -334,7 +333,7 @@ class Reader:
                     self._file(child, redirect)
                 elif child.type == "heredoc_body":
                     plain = any(set(text_of(part)) & set("'\"\\") for part in nodes_of(each, "heredoc_start"))
-                    redirect.document = text_of(child) if plain else self.values.document(child)
+                    redirect.document = text_of(child) if plain else self.script.document(child)
                 elif child.type in ("pipeline", "list", "command", "redirected_statement"):
                     commands.append(child)
         while last.type in ("list", "pipeline", "negated_command"):
@@ -347,12 +346,12 @@ class Reader:
         named = [part for part in node.named_children if part.type != "file_descriptor"]
         signs = {text_of(part) for part in node.children if part not in named}
         if named and signs & {">", ">>", ">|", "&>", "&>>"} and not signs & {"0", "2"}:
-            redirect.target = self.values.value(named[0])
+            redirect.target = self.script.value(named[0])
         redirect.words += named[1:]
 
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""
-        values, redirect, words = self.values, self.redirects.pop(node.id, Redirect()), words_of(node)
+        values, redirect, words = self.script, self.redirects.pop(node.id, Redirect()), words_of(node)
         before = [child for child in node.named_children if child.type == "variable_assignment"]
         if before and words and before[-1].end_point[0] < words[0].start_point[0] and not _continued(node, words[0]):
             for each in before:  # lines of their own, which the grammar takes for the command's environment
@@ -373,7 +372,7 @@ class Reader:
 
     def _start(self, fields: list[str], environment: Sequence[Node]) -> None:
         """Start a command: one of the shell's own, a function, another script, or a program."""
-        name, values, rest = fields[0], self.values, fields[1:]
+        name, values, rest = fields[0], self.script, fields[1:]
         if name == "set":
             if "--" in fields[:2]:
                 values.positional = fields[fields.index("--") + 1 :]
@@ -399,20 +398,20 @@ class Reader:
 
     def _call(self, body: Node, arguments: list[str]) -> None:
         """Follow a function; where it has variables of its own or may be left early, what it sets is not known."""
-        outer, own = self.values.positional, _OWN.findall(text_of(body))
-        self.values.positional, self.depth = arguments, self.depth + 1
+        outer, own = self.script.positional, _OWN.findall(text_of(body))
+        self.script.positional, self.depth = arguments, self.depth + 1
         if body.type == "subshell":
             self._apart(body.children)
         elif own:
             self._maybe(body.children, {*own, *names_set(text_of(body))} - {""}, "function")
         else:
             self._nested(body.children)
-        self.values.positional, self.depth = outer, self.depth - 1
+        self.script.positional, self.depth = outer, self.depth - 1
 
     def _nest(self, text: str) -> None:
         """Read a text as commands of this shell, in the line of the command that holds it."""
         if self.depth < DEEPEST:
-            outer, self.line = self.line, self.values.line
+            outer, self.line = self.line, self.script.line
             self.depth += 1
             self.read(text)
             self.depth -= 1
@@ -420,18 +419,18 @@ class Reader:
 
     def _source(self, fields: Sequence[str]) -> None:
         """Read another file in place, if it lies beside the script."""
-        line, name = self.values.line, fields[1] if fields[1:] else ""
+        line, name = self.script.line, fields[1] if fields[1:] else ""
         text = self.script.files.text(name) if self.depth < DEEPEST else None
         if text is None:
             why = "another file, which is not beside this one and was not read"
             self.ledger.ignore(f"line {line}", short(" ".join(fields[:4])), why)
             return
         self.ledger.took("script", name, f"sourced in line {line}; read too")
-        outer, self.values.positional = self.values.positional, list(fields[2:]) or self.values.positional
+        outer, self.script.positional = self.script.positional, list(fields[2:]) or self.script.positional
         self.depth += 1
         self.read(text)
         self.depth -= 1
-        self.values.positional = outer
+        self.script.positional = outer
         if _RETURNS.search(text):
             self._forget(names_set(text), "unread")
 
@@ -441,7 +440,7 @@ class Reader:
         flag = next((at for at in range(shell + 1, len(fields)) if re.fullmatch(r"-[a-z]*c", fields[at])), -1)
         if shell >= 0 and 0 < flag < len(fields) - 1:
             inner = replace(
-                self, values=self.values.child(fields[flag + 2 :]), depth=self.depth + 1, ended=False, inside=0
+                self, script=self.script.child(fields[flag + 2 :]), depth=self.depth + 1, ended=False, inside=0
             )
             inner.prefix = (*self.prefix, *fields[:shell])
             for each in environment:
@@ -452,7 +451,7 @@ class Reader:
         if at < 0 or not (fields[0] in _SUBMITS or at in (0, shell + 1)) or UNKNOWN + "--" in fields[at]:
             return False
         why = "starts another script; import that"
-        self.ledger.ignore(f"line {self.values.line}", short(" ".join(fields[: at + 1])), why)
+        self.ledger.ignore(f"line {self.script.line}", short(" ".join(fields[: at + 1])), why)
         return True
 
 

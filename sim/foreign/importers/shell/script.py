@@ -1,4 +1,4 @@
-"""What a launch script says: its variables, Slurm's lines, the commands it would start, and the files that it names.
+"""What a launch script says beside its variables: Slurm's lines, the commands it would start, the files that it names.
 
 Files are those beside it, and those that it would write itself. Nothing outside the folder is opened, and nothing is
 written.
@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sim.errors import SpecError
-from sim.foreign.importers.keys import UNKNOWN, Arguments, table
+from sim.foreign.importers.keys import Arguments, table
 from sim.foreign.importers.ledger import Ledger
-from sim.foreign.importers.shell.expansion import Values
 from sim.foreign.importers.sources import beside, text_of
 
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -109,22 +108,3 @@ class Started:
     doubt: int = 0
     directives: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
-
-
-@dataclass
-class Script:
-    """What a script says.
-
-    commands : that it would start, in order.
-    read : commands read so far, of all scripts together.
-    """
-
-    values: Values
-    files: Files
-    commands: list[Started] = field(default_factory=list)
-    read: int = 0
-
-    def variable(self, *names: str) -> str | None:
-        """The value of the first of these variables that the script sets to something known."""
-        values = ((self.values.variables.get(name) or [""])[0] for name in names)
-        return next((value for value in values if value and UNKNOWN not in value), None)

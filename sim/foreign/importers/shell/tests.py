@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from sim.foreign.importers.keys import UNKNOWN
-from sim.foreign.importers.shell.expansion import Values
+from sim.foreign.importers.shell.expansion import Script
 from sim.foreign.importers.shell.tree import text_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def join(left: bool | None, sign: str, right: bool | None) -> bool | None:
     return False if False in (left, right) else None if None in (left, right) else True
 
 
-def holds(words: Sequence[Node], values: Values, double: bool) -> Result:
+def holds(words: Sequence[Node], values: Script, double: bool) -> Result:
     """Whether the words of a test hold, in double brackets or not."""
     words = [leaf for word in words for leaf in _leaves(word)]
     if any(text_of(word) in "()" for word in words):
@@ -64,7 +64,7 @@ def _parts(words: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     return parts
 
 
-def _compare(nodes: Sequence[Node], values: Values, double: bool) -> Result:
+def _compare(nodes: Sequence[Node], values: Script, double: bool) -> Result:
     """A single comparison."""
     words = [text_of(node) for node in nodes]
     if words[:1] == ["!"]:
@@ -97,13 +97,13 @@ def _compare(nodes: Sequence[Node], values: Values, double: bool) -> Result:
     return None, ()
 
 
-def _whole(text: str, values: Values) -> int | None:
+def _whole(text: str, values: Script) -> int | None:
     """A whole number, or the value of a sum or of a variable's name."""
     found = values.arithmetic(text)
     return int(found) if re.fullmatch(r"-?\d{1,15}", found) else None
 
 
-def fits(text: str, patterns: Sequence[Node], values: Values) -> bool | None:
+def fits(text: str, patterns: Sequence[Node], values: Script) -> bool | None:
     """Whether a word fits one of the patterns of a `case`; None where only a run knows."""
     result: bool | None = False
     for pattern in patterns:
