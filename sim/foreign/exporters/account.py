@@ -1,6 +1,13 @@
-"""The account of an export: what was written, what the framework decides, what it cannot be told, what is left to do.
+"""An export and its account: what was written, what the framework decides, what it cannot be told, what is left to do.
 
-Every field of a scenario is accounted for: an exporter that forgets one says so.
+Every field of a scenario is accounted for: an exporter that forgets one says so. Options are written by the `rows` of
+the framework's table, whose conditions are on fields of the plan by their names, on those of other sections
+(training.precision), on the exporter's facts, and on options that are `said`. The verbs:
+
+group : the heading under which options stand from here on.
+say : options and their values; null is a switch. `of` names the fields that they say, else each says its value's.
+tell : options and fields, said where the field is not off; a true one is a switch.
+cover, decide, leave, refuse, ask : what becomes of fields, as the account's methods have it; {names} are filled in.
 """
 
 from __future__ import annotations
@@ -8,12 +15,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.errors import SpecError
 from sim.foreign.importers.ledger import LedgerEntry, short
+from sim.foreign.rows import FIELD, Rows
 from sim.specs.framework_plans import broken_rules, plan_rules
 from sim.specs.frameworks import resolve_stack
 from sim.specs.scenario import Scenario
@@ -33,11 +41,20 @@ def exporter_table(kind: str) -> dict[str, Any]:
     return {**exporter_table(data["like"]), **data} if "like" in data else data
 
 
+class Option(NamedTuple):
+    """An option by its name in the framework's file, its values, none for a switch, and the fields that it says."""
+
+    name: str
+    values: tuple[Any, ...]
+    fields: tuple[str, ...]
+
+
 @dataclass
-class Account:
+class Account(Rows):
     """What became of a scenario's fields.
 
     kind : of the framework's file.
+    groups : the options under their headings; said, their names.
     written : names in the framework's file, their values, and the fields that they say.
     decided : fields that the framework settles by itself, and how.
     unsaid : fields that cannot be said there, and why.
@@ -52,17 +69,48 @@ class Account:
     unsaid: list[LedgerEntry] = field(default_factory=list)
     yours: list[LedgerEntry] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    groups: dict[str, list[Option]] = field(default_factory=lambda: {"": []})
+    said: set[str] = field(default_factory=set)
+    known: dict[str, Any] = field(default_factory=dict)
+    _heading: str = ""
     _mentioned: set[str] = field(default_factory=set)
+
+    def write(self, facts: Mapping[str, Any]) -> None:
+        """Say the scenario in options, by the rows of the framework's table.
+
+        facts : what conditions and values may name besides the scenario's fields.
+
+        Raises SpecError: with every reason for which the framework cannot run the plan.
+        """
+        scenario = self.scenario
+        sections = {name: getattr(scenario, name) for name in ("model", "training", "stack")}
+        of_batch = {"num_microbatches": scenario.num_microbatches, "flushes": scenario.flushes}
+        self.known = {**dict(scenario.plan), **sections, **of_batch, **facts, "said": self.said}
+        self.follow(exporter_table(self.kind)["rows"])
+        self.settle()
+
+    def data(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The scenario as plain data; the last dot of an option parts section and key. Raises SpecError as `write`."""
+        self.write(facts)
+        data: dict[str, Any] = {}
+        for option in self.groups[""]:
+            section, dot, key = option.name.rpartition(".")
+            (data.setdefault(section, {}) if dot else data)[key] = option.values[0]
+            self.say(option.name, option.values[0], *option.fields)
+        return data
+
+    def names(self) -> Mapping[str, Any]:
+        """The plan's fields, the exporter's facts, and the options that are said."""
+        return self.known
+
+    def fields(self) -> Any:
+        """The scenario."""
+        return self.scenario
 
     @property
     def title(self) -> str:
         """The framework's name."""
         return str(exporter_table(self.kind)["title"])
-
-    def value(self, path: str) -> Any:
-        """The value of `plan.tp` and the like."""
-        section, _, name = path.partition(".")
-        return getattr(getattr(self.scenario, section), name)
 
     def say(self, name: str, value: Any, *paths: str) -> None:
         """Note what was written, and which fields it says."""
@@ -147,6 +195,37 @@ class Account:
         self._mentioned.add(path)
         if all(entry.name != path for entry in entries):
             entries.append(LedgerEntry(path, _shown(self.value(path)), why))
+
+    def _group(self, title: str, of: Any) -> None:
+        self._heading = title
+        self.groups.setdefault(title, [])
+
+    def _say(self, options: Mapping[str, Any], of: Any) -> None:
+        for name, text in options.items():
+            value = self.value(text)
+            own = [text] if isinstance(text, str) and FIELD.fullmatch(text) else []
+            fields = tuple(own if of is None else [of] if isinstance(of, str) else of)
+            values = () if text is None else value if isinstance(value, tuple) else (value,)
+            self.groups[self._heading].append(Option(name, values, fields))
+            self.said.add(name)
+            self.cover(*fields)
+
+    def _tell(self, options: Mapping[str, str], of: Any) -> None:
+        for name, path in options.items():
+            value = self.value(path)
+            if value:
+                self._say({name: None if value is True else path}, path)
+
+    def _cover(self, paths: Iterable[str], of: Any) -> None:
+        self.cover(*paths)
+
+    def _noted(self, verb: str, notes: Mapping[str, Any], of: Any) -> None:
+        for name, words in notes.items():
+            told = [words] if isinstance(words, str) else words
+            getattr(self, verb)(name, *(each.format_map(self.known) for each in told))
+
+    _decide, _leave = partialmethod(_noted, "decide"), partialmethod(_noted, "leave")
+    _refuse, _ask = partialmethod(_noted, "refuse"), partialmethod(_noted, "ask")
 
 
 def _fits(path: str, patterns: Iterable[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,16 +11,24 @@ from sim.errors import FlopcastError, SpecError, nearest
 from sim.foreign.exporters.account import Account, exporter_table
 from sim.foreign.exporters.megatron_bridge import export_megatron_bridge
 from sim.foreign.exporters.megatron_lm import export_megatron_lm
-from sim.foreign.exporters.rows import export_deepspeed
 from sim.foreign.exporters.torchtitan import export_torchtitan
 from sim.foreign.importers.ledger import entry_lines, short
 from sim.specs.scenario import Scenario
+
+
+def _deepspeed(account: Account) -> tuple[str, dict[str, Any]]:
+    """DeepSpeed's JSON, and what stands in it; the model stands in the training program."""
+    offload = account.scenario.plan.optimizer_offload
+    part = {"ratio": offload} if offload < 1 else {}
+    data = account.data({"offload": {"device": "cpu", "pin_memory": True, **part}})
+    return json.dumps(data, indent=2) + "\n", data
+
 
 _EXPORTERS: dict[str, Callable[[Account], tuple[str, dict[str, Any]]]] = {
     "megatron-lm": export_megatron_lm,
     "megatron-bridge": export_megatron_bridge,
     "torchtitan": export_torchtitan,
-    "deepspeed": export_deepspeed,
+    "deepspeed": _deepspeed,
 }
 """Framework -> what gives the text, and the same as plain data."""
 FRAMEWORKS = tuple(_EXPORTERS)

@@ -7,18 +7,18 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from sim.foreign.exporters.account import Account, exporter_table, launcher_lines
-from sim.foreign.exporters.megatron_lm import megatron_options
-from sim.foreign.exporters.rows import Option
+from sim.foreign.exporters.account import Account, Option, exporter_table, launcher_lines
+from sim.foreign.exporters.megatron_lm import write_options
 
 KIND = "megatron-bridge"
 
 
 def export_megatron_bridge(account: Account) -> tuple[str, dict[str, Any]]:
     """The overrides under headings behind a program of the user's, and the overrides alone."""
-    table, options = exporter_table(KIND), megatron_options(account)
-    groups: dict[str, list[str]] = {heading: [] for heading in options.groups}
-    for heading, said in options.groups.items():
+    table = exporter_table(KIND)
+    write_options(account)
+    groups: dict[str, list[str]] = {heading: [] for heading in account.groups}
+    for heading, said in account.groups.items():
         for option in said:
             for override in _overrides(option, account):
                 if override not in groups[heading]:
@@ -26,10 +26,9 @@ def export_megatron_bridge(account: Account) -> tuple[str, dict[str, Any]]:
                     account.say(*override.split("=", 1), *option.fields)
     groups["Training"].append(f"mixed_precision={_mixed_precision(account)}")
     account.say("mixed_precision", _mixed_precision(account), "training.precision")
-    given = {option.name for said in options.groups.values() for option in said}
     for name, overrides in table["absent"].items():
         # Stages by a layout are counted by it; recipes that cut no tensors may have no section for that overlap.
-        if name not in given and not (name == "tp-comm-overlap" and account.scenario.plan.tp == 1):
+        if name not in account.said and not (name == "tp-comm-overlap" and account.scenario.plan.tp == 1):
             groups[table["headings"].get(name, "Plan")] += overrides
     lines = ["OVERRIDES=("]
     for heading, overrides in groups.items():

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from sim.foreign.exporters.account import Account, exporter_table, launcher_lines
-from sim.foreign.exporters.rows import Options
+from sim.foreign.exporters.account import Account, launcher_lines
 from sim.foreign.importers.huggingface.layer_kinds import BLOCKS, shortest
 from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs.model import ModelSpec
@@ -72,24 +71,20 @@ def _of_plan(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def megatron_options(account: Account) -> Options:
-    """The scenario in Megatron-Core's options, whatever spells them. Raises SpecError: it cannot run the plan."""
+def write_options(account: Account) -> None:
+    """Say the scenario in Megatron-Core's options, whatever spells them. Raises SpecError: it cannot run the plan."""
     scenario, bridge = account.scenario, account.kind != KIND
     mark = (lambda marks: tuple(map(int, marks))) if bridge else marks_text  # Megatron-Bridge lists every layer's
-    facts = {**_of_model(scenario.model, mark), **_of_plan(scenario), "bridge": bridge}
-    options = Options(account, facts)
-    options.follow(exporter_table(KIND)["rows"])
-    account.settle()
-    return options
+    account.write({**_of_model(scenario.model, mark), **_of_plan(scenario), "bridge": bridge})
 
 
 def export_megatron_lm(account: Account) -> tuple[str, dict[str, Any]]:
     """The script, and its words by the arrays they stand in."""
     account.cover("stack.nvls")
-    options = megatron_options(account)
+    write_options(account)
     arrays: dict[str, list[str]] = {}
     lines: list[str] = []
-    for heading, said in options.groups.items():
+    for heading, said in account.groups.items():
         if not said:
             continue
         name = f"{heading.upper().replace(' ', '_')}_ARGS"
@@ -100,7 +95,7 @@ def export_megatron_lm(account: Account) -> tuple[str, dict[str, Any]]:
         arrays[name] = [word for spelled in words for word in spelled]
     program = "pretrain_mamba.py" if is_hybrid(account.scenario.model) else "pretrain_gpt.py"
     behind = [*(f'"${{{name}[@]}}"' for name in arrays), '"$@"']
-    lines += ["", *_environment(account, options), *launcher_lines(account.scenario, program, behind)]
+    lines += ["", *_environment(account), *launcher_lines(account.scenario, program, behind)]
     return "\n".join(lines) + "\n", {"program": program, "arguments": arrays}
 
 
@@ -109,13 +104,13 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) > 1 else value
 
 
-def _environment(account: Account, options: Options) -> list[str]:
+def _environment(account: Account) -> list[str]:
     """Hardware queues: one, so that collectives keep their place between kernels; more where they run beside them. And
     whether NCCL has NVLink's switches add: its own default where it may."""
     scenario, name, lines = account.scenario, "CUDA_DEVICE_MAX_CONNECTIONS", list[str]()
-    if {"use-megatron-fsdp", "use-torch-fsdp2"} & options.said:
+    if {"use-megatron-fsdp", "use-torch-fsdp2"} & account.said:
         lines.append(f"unset {name}")
-    elif "overlap-moe-expert-parallel-comm" in options.said:
+    elif "overlap-moe-expert-parallel-comm" in account.said:
         lines.append(f"export {name}=32")
     elif scenario.plan.tp > 1 or scenario.plan.cp > 1:
         lines.append(f"export {name}=1")

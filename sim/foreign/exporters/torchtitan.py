@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from sim.foreign.exporters.account import Account, exporter_table, launcher_lines, toml_text
-from sim.foreign.exporters.rows import data_of
 from sim.foreign.importers.keys import table
 from sim.specs.model import ModelSpec
 from sim.specs.plan import layers_of_stages
@@ -20,7 +19,7 @@ _SECTIONS = ("model", "training", "optimizer", "parallelism", "activation_checkp
 
 def export_torchtitan(account: Account) -> tuple[str, dict[str, Any]]:
     """The TOML, and what stands in it. Raises SpecError: torchtitan cannot run the plan."""
-    found = data_of(account, _facts(account.scenario))
+    found = account.data(_facts(account.scenario))
     data = {name: found[name] for name in (*_SECTIONS, *found) if name in found}
     command = launcher_lines(account.scenario, "-m torchtitan.train", ['--job.config_file "$CONFIG_FILE"'])
     return "\n".join([*(f"# {line}" for line in command), "", toml_text(data)]), data
