@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from facts import wrong_facts
 from grammars.recipes import SMALL
-from rows import forms, rows
+from rows import rows
 
 from sim.errors import SpecError
 from sim.foreign.importers import Given, import_text
@@ -27,18 +27,6 @@ ARCHITECTURES = {name: entry_of(name) for name in known_architectures()}
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512, "tie_word_embeddings": False,
-}  # fmt: skip
-LATENT = {"kv_lora_rank": 32, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
-MIXTURE = {
-    "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 128,
-    "first_k_dense_replace": 1, "n_shared_experts": 1, "intermediate_size_mlp": 128, "moe_num_experts": 8, "moe_k": 2,
-    "moe_topk": 2, "ffn_config": {"moe_num_experts": 8, "moe_top_k": 2, "ffn_hidden_size": 64},
-    "attn_config": {"kv_n_heads": 2},
-}  # fmt: skip
-HYBRID = {
-    "linear_num_value_heads": 8, "linear_value_head_dim": 32, "linear_num_key_heads": 4, "linear_key_head_dim": 32,
-    "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_num_heads": 8, "mamba_head_dim": 64,
-    "ssm_state_size": 128, "hybrid_override_pattern": "M-*M", "shared_intermediate_size": 128,
 }  # fmt: skip
 TITAN = {
     "job": {}, "training": {}, "parallelism": {"pipeline_parallel_degree": 2},
@@ -231,41 +219,6 @@ def test_an_architecture_is_made_of_fields_switches_and_readers(name):
         assert rule.keys() in ({True, False}, {True}, set(), {"refused", "because"})
         fields += [rule.get(True, {}), rule.get(False, {})]
     assert {field for each in fields for field in each} <= ModelSpec.model_fields.keys()
-
-
-@forms("every", 5, 1)
-def test_every_switch_of_an_architecture_does_what_it_says(every):
-    rows("name", [*ARCHITECTURES][::every])(the_switch_does_what_it_says)()
-
-
-def the_switch_does_what_it_says(name):
-    base = {**CONFIG, "model_type": name} | (MIXTURE if name in HUGGINGFACE["mixtures"] else {})
-    if name in HUGGINGFACE["hybrids"]:
-        dense = not {"sparse_step", "first_dense", "wide_experts"} & set(ARCHITECTURES[name].get("readers", ()))
-        base |= HYBRID | ({} if dense else MIXTURE)
-    readers = ARCHITECTURES[name].get("readers", ())
-    shared = {"n_shared_experts": "first_dense", "shared_expert_intermediate_size": "shared_expert"}
-    base = {key: value for key, value in base.items() if shared.get(key) in (None, *readers)}
-    base |= LATENT if "latent" in readers else {}
-    if ARCHITECTURES[name].get("layers", {}).get("pattern") == "listed":
-        base["layer_types"] = ["full_attention"] * 4
-    base |= {
-        "opt": {"word_embed_proj_dim": 256},
-        "persimmon": {"qk_layernorm": False},
-        "granitemoehybrid": {"num_local_experts": 0},
-    }.get(name, {})
-    total_params(import_text(json.dumps(base), "c.json").scenario().model)
-    for key, rule in ARCHITECTURES[name].get("switches", {}).items():
-        for value in (True, False):
-            text = json.dumps({**base, key: value})
-            if rule.get("refused") is value:
-                with pytest.raises(SpecError, match=f"c.json: {key} = .*cannot count"):
-                    import_text(text, "c.json")
-                continue
-            imported = import_text(text, "c.json")
-            model = imported.scenario().model
-            assert {field: getattr(model, field) for field in rule.get(value, {})} == rule.get(value, {})
-            assert key not in {entry.name for entry in imported.ledger.ignored}
 
 
 def test_every_reader_and_family_is_used():

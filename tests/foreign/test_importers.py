@@ -381,11 +381,6 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
 @rows(
     ("lines", "field", "value"),
     [
-        (["TP=$((2*2+4/1-1*4))", "MORE=\"--tensor-model-parallel-size $TP\""], "tp", 4),
-        (["ARGS=(--micro-batch-size", "  # how many", "  8)"], "microbatch_size", 8),
-        (["ARGS=(--micro-batch-size=4)", 'ARGS+=(--use-distributed-optimizer)'], "zero_stage", 1),
-        (["if [ \"$X\" = 1 ]; then", "MORE='--micro-batch-size 2'", "else", "MORE='--micro-batch-size 4'", "fi"], "microbatch_size", 4),
-        (["N=8", "if [[ $N -ge 8 && 1 ]]; then :; fi", "if (( N > 4 )); then MORE='--micro-batch-size 2'; fi"], "microbatch_size", 2),
         (["f() {", "MORE='--micro-batch-size 2'", "}", "cat <<EOF", "MORE='--micro-batch-size 3'", "EOF"], "microbatch_size", 1),
         (["for i in 1 2; do", "MORE='--micro-batch-size 2'", "done # a loop"], "microbatch_size", 1),
         (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),

@@ -26,14 +26,10 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
 @rows(
     ("lines", "size"),
     [
-        (["case $SIZE in small) N=2;; big|huge) N=4;; *) N=8;; esac", 'MORE="--micro-batch-size $N"'], 4),
-        (['MORE="--micro-batch-size ${MBS:-4}"'], 4),
         (["while [[ $# -gt 0 ]]; do case $1 in --mbs) N=$2; shift 2;; esac; done", 'MORE="--micro-batch-size ${N:-4}"'], 4),
-        (["[ $SIZE = big ] && N=4", "[ $SIZE = big ] || N=1", 'MORE="--micro-batch-size $N"'], 4),
         (["[[ $SIZE == big ]] && { N=4; M=1; } || N=2", 'MORE="--micro-batch-size $N"'], 4),
         (["N=4; [ $SIZE = tiny ] && N=1", 'mkdir -p x && MORE="--micro-batch-size $N"'], 4),
         (["NONE=; N=4; for n in $NONE; do N=$n; done", 'MORE="--micro-batch-size $N"'], 4),
-        (["N=4; while [ $N -lt 4 ]; do N=1; done", 'MORE="--micro-batch-size $N"'], 4),
         (["A=1 B=4 # both", "if [ $A = 1 ]; then MORE='--micro-batch-size 4'; fi"], 4),
         (["A=1 B=${C:-x 4}", "D=(1", "4)", 'MORE="--micro-batch-size ${D[1]}"'], 4),
         (["B=a", "C=4", "D=$B/$C/`ls`/y", 'MORE="--save $B/$C/ --load $D --micro-batch-size $C"'], 4),
