@@ -18,7 +18,7 @@ from typing import Any
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Machine
 from sim.foreign.importers.keys import UNKNOWN, Arguments, flat, table
-from sim.foreign.importers.ledger import short
+from sim.foreign.importers.ledger import Ledger, short
 from sim.foreign.importers.megatron.deepspeed_file import take_config, take_overlap
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
@@ -178,14 +178,9 @@ def _command(file: Foreign) -> tuple[Script, Training]:
         return script, Training(_job(ledger.where), "", yaml_words(file.text, ledger.where))
     script = read_script(file.text, ledger, file.given, file.folder)
     command = training_command(script, ledger)
-    arguments = Arguments(command.words, ledger)
-    name = arguments.text("yaml-cfg")
-    text = script.files.text(name) if name is not None else None
-    if name is not None and text is None:
-        raise ledger.error(f"--yaml-cfg {MARK.sub('?', name)} is not beside the script; import that file")
-    if text is not None:
-        ledger.took("arguments", name, "--yaml-cfg, which counts instead of all other arguments (load_yaml)")
-        command.words[:] = yaml_words(text, str(name))
+    named = Arguments(command.words, Ledger("")).text("yaml-cfg")
+    if named is not None:
+        raise ledger.error(f"--yaml-cfg {MARK.sub('?', named)} counts instead of all other arguments; import that file")
     return script, command
 
 

@@ -28,8 +28,7 @@ def read_recipe(text: str, asked: str | None, ledger: Ledger, kind: str, fits: F
 
     Raises SpecError: the text is no Python, has no recipe, or several.
     """
-    where = ledger.where
-    module = _parsed(text, where)
+    where, module = ledger.where, _parsed(text, ledger.where)
     name, args, fields = _call_of(asked)
     if name is None:
         name = _only(_candidates(module, where, kind, fits), where, module)
