@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.foreign.importers.defaults import replicas, take_optimizer
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.megatron.deepspeed_file import half_precision, known_of_zero
+from sim.foreign.importers.megatron.deepspeed_file import known_of_zero
 from sim.foreign.importers.megatron.layers import first_layers, layers_with_experts
 from sim.foreign.importers.pipeline_layouts import layers_of_ranks, layout_of
 from sim.foreign.importers.recipes.rows import Recipe
@@ -84,12 +84,8 @@ STEPS = {
 """What rows call by `step`."""
 
 
-def read_training(recipe: Recipe, config: Mapping[str, Any] | None = None) -> None:
-    """Batch, precision and optimizer.
-
-    config : of DeepSpeed, where its JSON could be read.
-    """
-    recipe.known["of_file"] = half_precision(recipe.keys, config) if config else None
+def read_training(recipe: Recipe) -> None:
+    """Batch, precision and optimizer."""
     for group in ("training", "precision", "high_precision"):
         recipe.read(group)
     take_optimizer(recipe.training, recipe.keys.text("optimizer"), "--optimizer")

@@ -19,7 +19,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Machine
 from sim.foreign.importers.keys import UNKNOWN, Arguments, flat, table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.megatron.deepspeed_file import take_config, take_overlap
+from sim.foreign.importers.megatron.deepspeed_file import take_config
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
 from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
@@ -139,13 +139,12 @@ def read_megatron(file: Foreign) -> dict[str, Any]:
     recipe = Recipe(arguments, file, STEPS)
     read_plan(recipe, config)
     read_model(recipe, hybrid)
-    read_training(recipe, config)
+    read_training(recipe)
     recipe.read("schedule")
     machine = Machine.of(file, _gpu_options(command.launcher))
     gpus = gpus_of(recipe, *started_by(script, command.launcher, ledger))
     take_replicas(recipe, gpus)
     read_stack(recipe, old=old, whole=True)
-    take_overlap(recipe, config)
     if (switches := script.variable("NCCL_NVLS_ENABLE")) is not None:
         recipe.stack.took("nvls", switches != "0", f"NCCL_NVLS_ENABLE={switches}")
     for word in arguments.doubtful:
