@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil": lambda one, other: -(-one // other),
     "count": lambda said: int(said) if str(said).isdecimal() else 0,
     "usual": lambda said, usual: usual if said is None else said,
-    "joined": " ".join,
+    "joined": lambda said: said if isinstance(said, str) else " ".join(map(str, said)),
     "distinct": lambda said: list(dict.fromkeys(each.lower() for each in said)),
     "among": lambda said, known: [each for each in said if each in known],
     "beyond": lambda said, known: [each for each in said if each not in known],

@@ -106,13 +106,6 @@ def prime_rl_model(recipe: Recipe) -> None:
     }
 
 
-def fewer_layers(recipe: Recipe) -> None:
-    """A model cut short to so many `layers`."""
-    model = recipe.scenario["model"]
-    number = recipe.file.ledger.took("model.num_layers", recipe.known["layers"], "model.debug.num_layers")
-    recipe.scenario["model"] = {**({"preset": model} if isinstance(model, str) else model), "num_layers": number}
-
-
 def _mapping(data: Any, name: str) -> Mapping[str, Any]:
     found = data.get(name) if isinstance(data, Mapping) else None
     return found if isinstance(found, Mapping) else {}

@@ -206,13 +206,6 @@ def _gpus(recipe: Recipe, shape: dict[str, Any], machine: Machine) -> int:
     return told_gpus(file, file.started or NOT_SAID) or machine.fewest_gpus(shape, unit)
 
 
-def compiled_parts(recipe: Recipe) -> None:
-    """Learn `apart`, what is compiled where the model is not."""
-    parts = recipe.keys.take("compile.components")[1]
-    apart = isinstance(parts, list) and "model" not in parts
-    recipe.known["apart"] = ", ".join(map(str, parts)) if apart else None
-
-
 def balancer(recipe: Recipe) -> None:
     """Which pieces of a sequence context-parallel ranks hold."""
     name = "context_parallel_load_balancer"
@@ -221,5 +214,5 @@ def balancer(recipe: Recipe) -> None:
         recipe.stack.took("balanced_context", said.lower() != "none", name)
 
 
-STEPS = {each.__name__: each for each in (compiled_parts, balancer, converted, targets)}
+STEPS = {each.__name__: each for each in (balancer, converted, targets)}
 """What the table's rows call by `step`."""
