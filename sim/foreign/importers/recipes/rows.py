@@ -27,7 +27,7 @@ from typing import Any, Self
 from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Given
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.ledger import Section, short
+from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.recipes.settings import RECORDS, rules_of, said_by
 from sim.foreign.rows import Rows
 
@@ -45,8 +45,8 @@ class Recipe(Rows):
     """What a file says, while it is read.
 
     keys : the file's settings or arguments; kind, that of its table. steps : functions that rows may call, by name.
-    sections : model, plan, training and stack, as far as they are told.
-    run : facts that a scenario's fields follow from, such as nodes; sources, where each of them stands.
+    sections : model, plan, training and stack, as far as they are told; and run, facts that a scenario's fields follow
+        from, such as nodes, of which the file's account has no lines.
     known : what rows have learned, by name. scenario : its sections, once they are there.
     """
 
@@ -55,9 +55,7 @@ class Recipe(Rows):
     ) -> None:
         self.keys, self.kind, self.steps = keys, str(keys.kind), steps
         self.file = file or Foreign("", None, keys.ledger, Given())
-        self.sections = {name: Section(name, keys.ledger) for name in RECORDS}
-        self.run: dict[str, Any] = {}
-        self.sources: dict[str, str] = {}
+        self.sections = {name: Section(name, keys.ledger) for name in RECORDS} | {"run": Section("run", Ledger(""))}
         self.known = dict(known)
         self.scenario: dict[str, Any] = {}
 
@@ -65,25 +63,19 @@ class Recipe(Rows):
         """The same sections and facts, to be filled from other keys, by the rows of another kind's table."""
         found = type(self)(keys, self.file, self.steps, **known)
         found.kind = kind
-        found.sections, found.run, found.sources = self.sections, self.run, self.sources
+        found.sections = self.sections
         return found
 
     def put(self, path: str, value: Any, source: str) -> None:
         """Set a field, or a fact of the run, by its dotted name, unless it is set or there is nothing to set."""
         section, _, name = path.partition(".")
-        if value is None:
-            return
-        if section != "run" and name not in self.sections[section]:
+        if value is not None and name not in self.sections[section]:
             self.sections[section].took(name, value, source)
-        elif section == "run" and name not in self.run:
-            self.run[name], self.sources[name] = value, source
 
     def default(self, path: str, value: Any, why: str) -> None:
         """Fill in a field, or a fact of the run, that is not set."""
         section, _, name = path.partition(".")
-        if section == "run":
-            self.run.setdefault(name, value)
-        elif name not in self.sections[section]:
+        if name not in self.sections[section]:
             self.sections[section].assume(name, value, why)
 
     def take_settings(self, rules: Mapping[str, Any]) -> None:
@@ -112,6 +104,16 @@ class Recipe(Rows):
     def read(self, group: str) -> None:
         """Do what the rows of a group of the table say."""
         self.follow(table(self.kind)[group])
+
+    @property
+    def run(self) -> Section:
+        """Facts of the run."""
+        return self.sections["run"]
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where the facts of the run stand that the file says."""
+        return {entry.name.removeprefix("run."): entry.note for entry in self.run.ledger.read}
 
     @property
     def plan(self) -> Section:
@@ -157,9 +159,8 @@ class Recipe(Rows):
 
     def fields(self) -> Any:
         """Fields as far as they are told, else a scenario's defaults."""
-        told = {name: {**_defaults(name), **fields} for name, fields in self.sections.items()}
-        sections = {name: SimpleNamespace(**fields) for name, fields in told.items()}
-        return SimpleNamespace(**sections, run=Facts(**self.run))
+        told = {name: SimpleNamespace(**{**_defaults(name), **self.sections[name]}) for name in RECORDS}
+        return SimpleNamespace(**told, run=Facts(**self.run))
 
     def words(self, text: Any) -> Any:
         """A text with {names} filled in."""
@@ -229,16 +230,14 @@ class Recipe(Rows):
     def _set(self, values: Mapping[str, Any], of: str | None) -> None:
         for path, value in values.items():
             section, _, field = path.partition(".")
-            found = self.value(value)
-            (self.run if section == "run" else self.sections[section])[field] = found
+            self.sections[section][field] = self.value(value)
             if section == "run" and of is not None:
-                self.sources[field] = self.words(of)
+                self.run.took(field, self.run[field], self.words(of))
 
     def _drop(self, paths: Iterable[str], of: Any) -> None:
         for path in paths:
             section, dot, field = path.partition(".")
-            found: dict[str, Any] = self.run if section == "run" else self.sections[section]
-            found.pop(field, None) if dot else found.clear()
+            self.sections[section].pop(field, None) if dot else self.sections[section].clear()
 
     def _leave(self, prefixes: Iterable[str], of: Any) -> None:
         for prefix in prefixes:
