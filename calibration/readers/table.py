@@ -1,4 +1,4 @@
-"""A plain table of measurements, CSV or TSV: with a column `kind`, or with columns that tell the kind (m, n, k …)."""
+"""A plain table of measurements of one kind, CSV or TSV, whose columns tell the kind (m, n, k …)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flopcast_calibration.measurement import KINDS, Measurement, Shape
+from flopcast_calibration.measurement import Measurement, Shape
 from flopcast_calibration.readers.log import Log, Reading, Source, read_source
 from flopcast_calibration.readers.names import (
     DEVICE_NAMES,
@@ -25,13 +25,13 @@ from flopcast_calibration.readers.names import (
     statistic,
 )
 from flopcast_calibration.readers.table_rows import check_shape, row_time
-from sim.errors import ProfileError, nearest
+from sim.errors import ProfileError
 
 
 class Column(NamedTuple):
     """A column: its heading, and what its cells are.
 
-    role : kind, shape, time, rate, dtype, device, unread, or ignored (a mean beside a median).
+    role : shape, time, rate, dtype, device, or unread.
     of : of a shape our name; of a time its unit; of a rate (quantity, unit or None where bits and bytes cannot be told
         apart).
     """
@@ -45,7 +45,7 @@ def looks_like(text: str) -> bool:
     """Whether a text begins with a table's header that says what a row is."""
     lines = _lines(text)
     names = {plain(name) for name in _cells(lines[0][1], _separator(lines[0][1]))} if lines else set()
-    known = {*TIMES, *FLOP_RATES, *(name for shapes in SHAPES.values() for name in shapes), "kind"}
+    known = {*TIMES, *FLOP_RATES, *(name for shapes in SHAPES.values() for name in shapes)}
     return len(names & known) >= 2
 
 
@@ -61,7 +61,7 @@ def read(source: Source) -> Log:
     if twice:
         raise ProfileError(f"{source.path}: the column {twice[0]} occurs twice; keep one, or name them apart")
     columns, reading, devices = _columns(header, kind), Reading(source), set[str]()
-    _require_time(source, columns, kind)
+    _require_time(source, columns)
     for number, line in lines[1:]:
         cells, where = _cells(line, separator), source.at(number)
         if all(re.fullmatch(r":?-*:?", cell) for cell in cells):
@@ -71,7 +71,7 @@ def read(source: Source) -> Log:
         if len(cells) != len(header):
             raise ProfileError(f"{where} has {len(cells)} cells, the header {len(header)}; was the file cut off?")
         filled = [(column, cell) for column, cell in zip(columns, cells, strict=True) if cell]
-        reading.items.append(_row(source, where, kind, columns, filled))
+        reading.items.append(_row(source, where, kind, filled))
         devices |= {cell for column, cell in filled if column.role == "device"}
     if len(devices) > 1:
         raise ProfileError(
@@ -104,8 +104,7 @@ def read_each_device(path: Path) -> dict[str, Log]:
 
 def _notes(source: Source, columns: list[Column], items: list[Measurement]) -> Iterator[str]:
     """Say what of a table is not read, or taken for granted."""
-    long_form = any(column.role == "kind" for column in columns)
-    unread = [column.name for column in columns if column.role == "unread" and not long_form]
+    unread = [column.name for column in columns if column.role == "unread"]
     unread += [column.name for column in columns if column.role == "rate" and column.of[1] is None]
     unread = [name for name in unread if name.strip().lower() not in REMARKS]
     if unread:
@@ -141,11 +140,9 @@ def _cells(line: str, separator: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def _kind(source: Source, header: list[str]) -> str | None:
-    """The kind of every row, by the columns; None where a column says it."""
+def _kind(source: Source, header: list[str]) -> str:
+    """The kind of every row, by the columns."""
     names = {plain(name) for name in header}
-    if "kind" in names:
-        return None
     telling = {
         "gemm": {"m", "n", "k"},
         "attention": {"heads", "length", "head_dim"},
@@ -157,23 +154,21 @@ def _kind(source: Source, header: list[str]) -> str | None:
             return kind
     training = "; runs of training are for flopcast calibrate from-runs" if names & {"tp", "pp", "dp"} else ""
     raise ProfileError(
-        f"{source.path} lacks the column kind and time_s, or columns that say the kind (m, n, k; heads, length, "
-        f"head_dim; operation, nbytes, num_ranks; nbytes, direction); it has {header}{training}"
+        f"{source.path} lacks columns that say the kind (m, n, k; heads, length, head_dim; operation, nbytes, "
+        f"num_ranks; nbytes, direction); it has {header}{training}"
     )
 
 
-def _columns(header: list[str], kind: str | None) -> list[Column]:
+def _columns(header: list[str], kind: str) -> list[Column]:
     """What every column holds."""
-    shapes = SHAPES["gemm"] | SHAPES["bmm"] if kind == "gemm" else SHAPES[kind] if kind else {}
+    shapes = SHAPES["gemm"] | SHAPES["bmm"] if kind == "gemm" else SHAPES[kind]
     found: list[Column] = []
     ranks: dict[int, int] = {}
     for original in header:
         name = plain(original)
         timed, rank = statistic(name)
         column = Column(original, "unread")
-        if name == "kind":
-            column = Column(original, "kind")
-        elif name in shapes:
+        if name in shapes:
             column = Column(original, "shape", shapes[name])
         elif timed in TIMES:
             column = Column(original, "time", TIMES[timed])
@@ -183,18 +178,18 @@ def _columns(header: list[str], kind: str | None) -> list[Column]:
             column, rank = Column(original, "rate", rate), 1
         elif name in DTYPE_NAMES and all(each.role != "dtype" for each in found):
             column = Column(original, "dtype")
-        elif name in DEVICE_NAMES and kind:
+        elif name in DEVICE_NAMES:
             column = Column(original, "device")
         if column.role in ("time", "rate"):
             ranks[len(found)] = rank
         found.append(column)
     for index, rank in ranks.items():  # a mean beside a median says less
         if rank > min(ranks.values()):
-            found[index] = Column(header[index], "unread" if kind else "ignored")
+            found[index] = Column(header[index], "unread")
     return found
 
 
-def _require_time(source: Source, columns: list[Column], kind: str | None) -> None:
+def _require_time(source: Source, columns: list[Column]) -> None:
     """A time or a rate must be there, and rates in a unit that is one."""
     rates = [column for column in columns if column.role == "rate"]
     if any(column.role == "time" for column in columns) or any(column.of[1] for column in rates):
@@ -204,42 +199,28 @@ def _require_time(source: Source, columns: list[Column], kind: str | None) -> No
             f"{source.path}: the column {rates[0].name!r} may be bits or bytes; rename it (GB/s or GBps, B for bytes, "
             "after dividing bits by 8), or add a time (time_us)"
         )
-    wanted = "a time (time_s, time_us …) or a rate (tflops; algbw; bandwidth_GBps)" if kind else "the column time_s"
+    wanted = "a time (time_s, time_us …) or a rate (tflops; algbw; bandwidth_GBps)"
     raise ProfileError(f"{source.path} lacks {wanted}; it has {[column.name for column in columns]}")
 
 
-def _row(
-    source: Source, where: str, kind: str | None, columns: list[Column], cells: list[tuple[Column, str]]
-) -> Measurement:
+def _row(source: Source, where: str, kind: str, cells: list[tuple[Column, str]]) -> Measurement:
     """The measurement of a row, by its cells that are filled in."""
-    long_form = kind is None
-    if kind is None:
-        kind = next((cell for column, cell in cells if column.role == "kind"), "")
-        if kind not in KINDS:
-            raise ProfileError(f"{where}: unknown kind {kind!r}{nearest(kind, KINDS)}")
     shape: Shape = {}
-    # In the long form every other column names the shape.
-    known = {**SHAPES.get(kind, {}), **{ours: ours for ours in SHAPES.get(kind, {}).values()}}
     for column, cell in cells:
         if column.role == "shape":
             value = _value(cell)
             if shape.setdefault(column.of, value) != value:
                 said = f"{shape[column.of]} and {value}"
                 raise ProfileError(f"{where}: two columns mean {column.of}, and say {said}; keep one")
-        elif column.role == "unread" and long_form:
-            shape[known.get(plain(column.name), column.name)] = _value(cell)
-        elif column.role == "dtype" and kind in ("gemm", "bmm", "attention"):
+        elif column.role == "dtype" and kind in ("gemm", "attention"):
             shape["dtype"] = read_dtype(where, cell)
-        elif column.role == "dtype" and long_form:
-            shape[column.name] = cell
     if kind == "gemm" and "batch" in shape:
         batch = shape.pop("batch")
         kind, shape = ("gemm", shape) if batch == 1 else ("bmm", {"batch": batch, **shape})
     check_shape(source, where, kind, shape)
     times = [(column.name, cell, column.of) for column, cell in cells if column.role == "time"]
     rates = [(column.name, cell, *column.of) for column, cell in cells if column.role == "rate"]
-    empty = next((column.name for column in columns if column.role == "time"), "the row")
-    return Measurement(kind, shape, row_time(where, kind, shape, times, rates, empty), source=where)
+    return Measurement(kind, shape, row_time(where, kind, shape, times, rates), source=where)
 
 
 def _value(text: str) -> float | int | str:

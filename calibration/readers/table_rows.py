@@ -77,15 +77,13 @@ def row_time(
     shape: Shape,
     times: Iterable[tuple[str, str, float]],
     rates: Iterable[tuple[str, str, str, float | None]],
-    empty: str,
 ) -> float:
     """The time of a row. [s]
 
     `times` are (column, cell, unit in s); `rates` are (column, cell, quantity, unit in FLOP/s or bytes/s; None where
-    unknown). No time and no rate, one that is no positive number, or two that disagree are a ProfileError; `empty` is
-    what it calls a cell without a time.
+    unknown). No time and no rate, one that is no positive number, or two that disagree are a ProfileError.
     """
-    found = {name: _positive_time(where, name, cell) * unit for name, cell, unit in times}
+    found = {name: positive(where, name, cell) * unit for name, cell, unit in times}
     work = _work(kind, shape)
     for name, cell, quantity, unit in rates:
         amount = work.get("FLOP" if quantity == "flop" else "bytes")
@@ -93,7 +91,7 @@ def row_time(
             factor = BUS_FACTOR[str(shape["operation"])](float(shape["num_ranks"])) if quantity == "busbw" else 1.0
             found[name] = amount * factor / (positive(where, name, cell) * unit)
     if not found:
-        raise ProfileError(f"{where}: {empty} is not a number, and no rate gives a time instead")
+        raise ProfileError(f"{where}: no cell has a time, or a rate that gives one")
     first, time_s = next(iter(found.items()))
     for name, other in found.items():
         if abs(math.log(other / time_s)) > _SAME:
@@ -108,16 +106,6 @@ def row_time(
                 "wrong (time_us, time_ms)?"
             )
     return time_s
-
-
-def _positive_time(where: str, name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ProfileError(f"{where}: {name} is not a number") from None
-    if not 0 < value < float("inf"):
-        raise ProfileError(f"{where}: {name} = {value} is not a positive time")
-    return value
 
 
 def _work(kind: str, shape: Shape) -> dict[str, float]:
