@@ -424,10 +424,8 @@ def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:
     for item in data.measurements:
         operation = str(item.shape.get("operation"))
         why = points.why_not(item, data, cluster)
-        if item.kind == "collective" and operation not in TIMES and operation != "send":
-            why = "which no part of an estimate uses yet"
-        if item.kind == "grouped":
-            why = "of experts, which no part of an estimate uses yet"
+        if item.kind == "grouped" or (item.kind == "collective" and operation not in (*TIMES, "send")):
+            why = "which no part of an estimate uses"  # as journals of earlier releases have them
         if why:
             label = operation if item.kind == "collective" else item.kind
             reasons[f"{label} {why}"] += 1

@@ -48,7 +48,7 @@ _IN_NETWORK = (
     "faster than the cards carry in rings: the network's switches add (SHARP), or the cards carry more (--network). No "
     "estimate has SHARP; a log of all_gather tells what the cards reach"
 )
-_WHOLE = ("all_reduce", "broadcast", "send")
+_WHOLE = ("all_reduce", "send")
 """Operations whose whole buffer passes every member; of the others its own part stays where it is."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from flopcast_calibration.bench.timing import Timing, summarise, synchronise
 from flopcast_calibration.measurement import Shape
 
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 #: One sample lasts at least this long, so that the ranks' different starts do not count. [s]
 _SAMPLE_S = 4e-3
 #: All samples of one measurement. [s]
@@ -109,8 +109,6 @@ def prepare(
     full = torch.randn(count, device=device)
     if operation == "all_reduce":
         return lambda: dist.all_reduce(full, **options)
-    if operation == "broadcast":
-        return lambda: dist.broadcast(full, src=0, **options)
     if operation == "send":
         return _there_and_back(full, group, rank)
     part = torch.randn(count // size, device=device)

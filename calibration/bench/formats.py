@@ -1,11 +1,11 @@
-"""Multiplies in 8 and 4 bits, and the grouped multiplies of experts, on GPUs that have them.
+"""Multiplies in 8 and 4 bits, on GPUs that have them.
 
 Speed does not depend on what the scales are, only on how many there are and how they lie; they are all one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from flopcast_calibration.bench.kernels import Call, Case, gemm_shapes, random_tensor
@@ -14,12 +14,9 @@ from flopcast_calibration.bench.kernels import Call, Case, gemm_shapes, random_t
 FORMATS = {"float8_e4m3fn": ((8, 9), 1.0, None), "mxfp8": ((10, 0), 1.0, 32), "nvfp4": ((10, 0), 0.5, 16)}
 #: Rows and columns that a block of scales covers, as cuBLAS wants them.
 _SCALE_ROWS, _SCALE_COLUMNS = 128, 4
-#: Experts of a rank, and tokens each of them gets.
-_EXPERTS = (4, 8, 32)
-_TOKENS = (128, 512, 2048)
 
 
-def format_cases(quick: bool, largest_flop: float, dtype: str) -> Iterator[Case]:
+def format_cases(quick: bool, largest_flop: float) -> Iterator[Case]:
     """Everything beyond the usual precision that this GPU can do."""
     import torch
 
@@ -30,11 +27,6 @@ def format_cases(quick: bool, largest_flop: float, dtype: str) -> Iterator[Case]
                 # Multiplies in few bits take rows times columns; the other layouts are transposed copies in training.
                 if layout == "nt" and min(m, n, k) >= 256:
                     yield scaled_case(m, n, k, name)
-    if capability >= (9, 0) and dtype == "bfloat16":
-        for experts in _EXPERTS[-1:] if quick else _EXPERTS:
-            for tokens in _TOKENS:
-                for n, k in ((2816, 2048), (2048, 1408)) if quick else ((2816, 2048), (2048, 1408), (4096, 7168)):
-                    yield grouped_case(experts, tokens, n, k, dtype)
 
 
 def scaled_case(m: int, n: int, k: int, name: str) -> Case:
@@ -74,19 +66,3 @@ def _scales(device: str, name: str, rows: int, k: int, block: int | None) -> Any
     count = -(-rows // _SCALE_ROWS) * _SCALE_ROWS * -(-(k // block) // _SCALE_COLUMNS) * _SCALE_COLUMNS
     kind = torch.float8_e8m0fnu if name == "mxfp8" else torch.float8_e4m3fn
     return torch.ones(count, device=device).to(kind)
-
-
-def grouped_case(experts: int, tokens: int, n: int, k: int, dtype: str) -> Case:
-    """The multiplies of a rank's experts in one kernel, each of so many tokens."""
-
-    def prepare(device: str) -> Call:
-        import torch
-
-        left = random_tensor(device, dtype, experts * tokens, k)
-        right = random_tensor(device, dtype, experts, k, n)
-        ends = torch.arange(tokens, experts * tokens + 1, tokens, device=device, dtype=torch.int32)
-        multiply: Callable[..., Any] = torch._grouped_mm
-        return lambda: multiply(left, right, offs=ends)
-
-    shape: dict[str, float | int | str] = {"experts": experts, "m": tokens, "n": n, "k": k, "dtype": dtype}
-    return Case("grouped", shape, prepare, 2.0 * experts * (tokens * k + k * n + tokens * n), "graph")

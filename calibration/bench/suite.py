@@ -75,7 +75,7 @@ def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> 
     cases += [launch_case(dtype), framework_case(dtype)]
     if cuda:
         cases.append(graph_case(dtype))
-        cases += format_cases(quick, largest, dtype)
+        cases += format_cases(quick, largest)
         cases += [
             copy_case(2**exponent, direction) for exponent in (20, 24, 28) for direction in ("to_device", "to_host")
         ]

@@ -148,8 +148,7 @@ def fit(
 
     files : Journals of runs, tables, and logs of nccl-tests and other programs; any number of files.
     out --out -o : Profile to write.
-    operation : Collective of logs that do not say it: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or
-        send.
+    operation : Collective of logs that do not say it: all_reduce, all_gather, reduce_scatter, all_to_all or send.
     """
     from flopcast_calibration.measurement import MeasurementSet, least_disturbed, write_journal
     from flopcast_calibration.readers import read_measurements

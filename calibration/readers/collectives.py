@@ -16,7 +16,7 @@ from sim.errors import ProfileError, nearest
 BUS_FACTOR: dict[str, Callable[[float], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), lambda n: (n - 1) / n),
-    **dict.fromkeys(("broadcast", "send"), lambda n: 1.0),
+    "send": lambda n: 1.0,
 }
 
 

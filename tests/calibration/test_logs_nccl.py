@@ -114,10 +114,9 @@ def test_runs_one_after_another_each_with_its_own_ranks(read):
         + run("reduce_scatter", 8, announced=False)
         + run("alltoall")
         + run("sendrecv", 4, rank_lines(("a", "b"), 2))
-        + run("broadcast")
     )
     assert shapes(read(text)) == {
-        ("all_gather", 2, 2), ("reduce_scatter", 8, 1), ("all_to_all", 8, 1), ("send", 4, 2), ("broadcast", 8, 1),
+        ("all_gather", 2, 2), ("reduce_scatter", 8, 1), ("all_to_all", 8, 1), ("send", 4, 2),
     }  # fmt: skip
 
 
