@@ -205,19 +205,6 @@ def read_range(text: str) -> tuple[int, int]:
     return fewest, most
 
 
-def read_numbers(
-    text: str, option: str, what: str = "numbers of one or more", example: str = "1,2,4"
-) -> tuple[int, ...]:
-    """Whole numbers from one on, in rising order, of words such as `4,1,2`."""
-    try:
-        numbers = tuple(sorted({int(each) for each in text.split(",")}))
-    except ValueError:
-        numbers = (0,)
-    if numbers[0] < 1:
-        raise SpecError(f"{option} {text!r} must be {what} with commas between, such as {example}")
-    return numbers
-
-
 def read_limit(text: str) -> float:
     """Memory that a plan may use of a GPU. [bytes]"""
     from sim.units import parse

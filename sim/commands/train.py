@@ -11,7 +11,7 @@ from typing import Annotated
 from sim.commands import options as opt
 from sim.commands.fills import COUNT, Fills, Opt
 from sim.commands.progress import progress_bar
-from sim.errors import require_positive
+from sim.errors import SpecError, require_positive
 from sim.reliability.cost import Price
 from sim.reliability.goodput import Failures
 from sim.scaling.goal import Goal, goal_of, goal_of_model
@@ -90,11 +90,22 @@ class RangeOptions:
 
     def read(self) -> tuple[tuple[int, ...] | None, float | None, float | None]:
         """(batches to try, time that another run must keep to [s], money that another may cost)."""
-        limit, what = None if self.within is None else parse(self.within, "s"), "numbers of sequences"
+        limit = None if self.within is None else parse(self.within, "s")
         if limit is not None:
             require_positive(within=limit)
-        batches = None if self.batches is None else opt.read_numbers(self.batches, "--batches", what, "512,1024")
+        batches = None if self.batches is None else _read_batches(self.batches)
         return batches, limit, None if self.budget is None else parse_count(self.budget, "budget")
+
+
+def _read_batches(text: str) -> tuple[int, ...]:
+    """Whole numbers from one on, in rising order, of words such as `1024,512`."""
+    try:
+        numbers = tuple(sorted({int(each) for each in text.split(",")}))
+    except ValueError:
+        numbers = (0,)
+    if numbers[0] < 1:
+        raise SpecError(f"--batches {text!r} must be numbers of sequences with commas between, such as 512,1024")
+    return numbers
 
 
 def shortest(
