@@ -3,6 +3,7 @@
 import pytest
 
 from sim import estimate, load_scenario, simulate
+from sim.pricing.layouts import cost_model
 from sim.schedules import get_schedule, schedule_names
 from sim.specs.hardware import LevelSpec, NetworkSpec
 from sim.work.sums import total_params
@@ -32,6 +33,13 @@ def test_no_schedule_with_a_flush_is_refused(small, name):
     asked = on_tree(small.replace(plan=plan), 4.0)
     alone, played = estimate(asked).step_time_s, simulate(asked, contention=True).mean_s
     assert alone * (1 - 1e-9) <= played < 1.2 * alone
+
+
+def test_a_fabric_measured_in_use_does_not_pay_twice(small):
+    """Its own efficiencies are 14 % of the cards; links still carry what the profile's network reaches."""
+    slow = small.replace(cluster=small.cluster.replace(network_efficiency=0.14, network_shared_efficiency=0.14))
+    assert cost_model(slow).fabric.best_share == small.profile.network.efficiency
+    assert simulate(slow, contention=True).mean_s == pytest.approx(estimate(slow).step_time_s, rel=1e-9)
 
 
 def test_gradients_of_experts_cross_nodes_by_every_card(scenarios):

@@ -78,3 +78,12 @@ def test_traffic_counts_what_every_flush_sums(scenario_of):
     assert many["gather weights"] == 4 * one["gather weights"]
     last = bytes_of(scenario_of("1f1b", 8, 64, "stack.sums_at_last_flush=true"))
     assert last == one
+
+
+def test_sums_at_the_last_flush_alone_take_less(scenario_of):
+    every, last = (
+        estimate(scenario_of("1f1b", 8, 64, f"stack.sums_at_last_flush={word}")) for word in ("false", "true")
+    )
+    between = every.timeline.program.between_flushes_s
+    assert every.step_time_s - last.step_time_s == pytest.approx(3 * between[0], rel=1e-6)
+    assert not last.timeline.program.between_flushes_s.any()

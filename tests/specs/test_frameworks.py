@@ -14,6 +14,7 @@ from sim.specs.frameworks import (
     Consequence,
     _facts,
     date_of,
+    halves_attention,
     layouts_of,
     resolve_stack,
     rules_of,
@@ -226,6 +227,11 @@ def test_what_is_stated_wins_and_is_not_asked_twice():
     assert (own.stack.gradient_precision, own.plan.zero_stage, own.plan.sequence_parallel) == ("fp32", 0, False)
     assert any(line.startswith("plan.zero_stage 1: the default of nemo") for line in plain.assumed)
     assert not any("zero_stage" in line for line in own.assumed)
+
+
+@rows(("version", "halved"), [("2025-06", True), ("core_r0.8.0", False), ("2021", False)])
+def test_what_a_framework_s_printed_rate_counts(version, halved):
+    assert halves_attention("megatron-lm", version) == halved
 
 
 MODELS_OF_RULES = (
