@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fuzz.laws import HIDDEN, look
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -15,8 +13,3 @@ def test_whatever_comes_in_is_answered_or_refused():
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     assert " 0 faults" in found.stdout
-
-
-def test_laws_hold_in_random_scenarios_but_for_anomalies_that_are_proved():
-    """Among these is one, on seed 53."""
-    assert {breach.anomaly for _, breach in look(12, seed=45)} == {HIDDEN}
