@@ -124,7 +124,7 @@ def search_under(
 
     Raises ScheduleError: no such schedule.
     """
-    spaces = [part for each in spaces_under(result.space, schedule) if (part := each.having(named)) is not None]
+    spaces = spaces_under(replace(result.space, fixed={**result.space.fixed, **named}), schedule)
     plans, limit = sum(each.num_plans for each in spaces), show(result.memory_limit_bytes, "B")
     if plans > MOST_PLANS:
         too_many = (

@@ -25,7 +25,7 @@ from sim.pricing.layouts import LAYOUT
 from sim.pricing.memory import peak_memory, stage_bytes
 from sim.pricing.stages import near_and_far, once_a_step, price_stages, tied_reduction
 from sim.pricing.zero import VisitSeconds
-from sim.search.fields import Fields, has_fields, values_of
+from sim.search.fields import Fields, values_of
 from sim.search.formula import Priced, join, plan_batch
 from sim.search.layouts import divisors, find_layouts, pipeline_degrees, tensor_degrees
 from sim.search.result import SearchResult
@@ -72,8 +72,7 @@ def layered_plans(
         layouts = np.empty((0, len(LAYOUT)), dtype=np.int64)
     hosted, scoped = fixed.get("offloaded_layers", 0), scenario.stack.cuda_graph_scope
     choices = product(("none", "selective", *(() if scoped else ("full",))), range(4))
-    every = (Category.of(scenario.plan, *each, offloaded_layers=hosted) for each in choices)
-    categories = tuple(each for each in every if has_fields(each.fields, fixed))
+    categories = tuple(Category.of(scenario.plan, *each, offloaded_layers=hosted) for each in choices)
     columns = columns_of(
         scenario, layouts, partial(_shapes, scenario, [*pipeline_degrees(scenario), *values_of(fixed, "pp")])
     )

@@ -122,8 +122,8 @@ class Space:
     columns : layout × micro-batch × schedule and chunks × sequence parallelism, row by row.
     categories : choices that do not broadcast.
     rules : what frameworks ask of every plan. runs_on : these frameworks, in words; empty: any plan is in the space.
-    fixed : fields of plans that are set, and not searched. Those of SAVING are not kept here: a plan that does not fit
-        is made to fit from one that saves nothing.
+    fixed : fields of plans that are set, and not searched. Under schedules with a closed form those of SAVING are not
+        kept here: a plan that does not fit is made to fit from one that saves nothing.
     schedules : names to which the column `schedule` points; default: those with a closed form.
     slices : parts that every sequence is cut into.
     """
@@ -152,12 +152,12 @@ class Space:
     @cached_property
     def kept(self) -> Bools:
         """(categories, rows): which plans are searched, since they keep the rules and have the fields that are set."""
-        rules, fixed = self.rules, {name: value for name, value in self.fixed.items() if name not in SAVING}
-        if self.schedules != SCHEDULES:
+        rules, formula = self.rules, self.schedules == SCHEDULES
+        left_out = SAVING if formula else ("schedule",)
+        fixed = {name: value for name, value in self.fixed.items() if name not in left_out}
+        if not formula and not all(map(self.has_schedule, self.schedules)):
             # Of a schedule that the framework does not have the other rules count: what it would gain can be asked.
-            fixed.pop("schedule", None)
-            if not all(map(self.has_schedule, self.schedules)):
-                rules = tuple(rule for rule in rules if rule.field not in ("schedule", "num_chunks"))
+            rules = tuple(rule for rule in rules if rule.field not in ("schedule", "num_chunks"))
         alike, others = (tuple(rule for rule in rules if bool(rule.names & _FOLLOWING) is of) for of in (False, True))
         kept = np.ones((len(self.categories), len(self.columns)), dtype=bool)
         if alike and self.categories:
@@ -195,8 +195,9 @@ class Space:
         kept = np.ones(len(plan["tp"]), dtype=bool)
         for rule in rules:
             kept &= rule.holds(self.scenario, plan)
-        for name, values in fixed.items():
-            kept &= np.isin(plan[name], values)
+        for name, wanted in fixed.items():
+            value = plan[name]
+            kept &= np.isin(value, wanted) if isinstance(value, np.ndarray) else agrees(name, value, wanted)
         return kept
 
     @cached_property
@@ -233,13 +234,6 @@ class Space:
             else:
                 raise SpecError(f"a search does not vary {name!r} of a plan{nearest(name, FIELDS)}")
         return rows, able
-
-    def having(self, fields: Fields) -> Space | None:
-        """The part of the space with some fields; None where it has no plan."""
-        rows, able = self.masks(fields, self.categories)
-        categories = tuple(each for each, there in zip(self.categories, able.tolist(), strict=True) if there)
-        part = replace(self, columns=self.columns.take(np.flatnonzero(rows)), categories=categories)
-        return part if part.num_plans else None
 
     def scenario_of(self, row: int, category: Category) -> Scenario:
         """One plan as a scenario that can be estimated."""

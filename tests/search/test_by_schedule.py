@@ -118,7 +118,9 @@ def test_orders_chosen_by_times_keep_to_their_candidates(name, ranks, chunks, co
 def tiny():
     """A search over all plans of one category on 2 and 4 GPUs, so few that every one can be run."""
     result = search(small(batch=8, layers=4), gpus=(2, 4), top=3)
-    space = result.space.having({"recompute": "selective", "sequence_parallel": False, "zero_stage": 2})
+    number = [(each.recompute, each.zero_stage) for each in result.space.categories].index(("selective", 2))
+    one = (result.space.categories[number],)
+    space = replace(result.space, fixed={"sequence_parallel": False}, categories=one)
     return replace(result, space=space, categories=space.categories, prices=price_space(space))
 
 
@@ -158,6 +160,12 @@ def test_the_best_of_each_schedule_is_the_best_of_all_its_plans(tiny, every, obj
     assert bests == sorted(bests)
     first = min(bests[0], *(worth(each.answer) for each in tiny.best))
     assert worth(result.best[0].answer) == pytest.approx(first, rel=1e-9)
+
+
+def test_what_is_set_is_set_under_every_schedule():
+    result = search(small(batch=8, layers=4), gpus=(4, 4), top=1, fixed={"recompute": "full", "tp": 1})
+    (found,) = search_schedules(result, "zb_h1").schedules
+    assert (found.best.scenario.plan.recompute, found.best.scenario.plan.tp) == ("full", 1)
 
 
 def test_plans_of_a_variant_are_what_the_rules_allow(tiny):
