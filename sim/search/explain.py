@@ -17,7 +17,7 @@ from sim.search.candidate import Candidate, ScheduleBest, worth_of
 from sim.search.confirm import run_best
 from sim.search.fields import CHOICES, FIELDS, NOT_KEPT, NUMBERS, SCHEDULES, Fields, agrees, check_value, has_fields
 from sim.search.formula import price_space
-from sim.search.infeasible import none_fits, nothing_fits
+from sim.search.infeasible import nothing_fits
 from sim.search.result import SearchResult, Selection
 from sim.search.space import build_space
 from sim.specs import ParallelPlan, Scenario
@@ -272,7 +272,7 @@ def why_not(result: SearchResult, named: Mapping[str, Any], *, steps: bool = Tru
     if not there.priced:
         return _why_unpriced(result, named)
     if found is None:
-        return Why(none_fits(result, there))
+        return Why(nothing_fits(result, named))
     return Why.of(result, found.answer, steps=steps, rank=result.rank_by_price(found))
 
 
@@ -376,5 +376,5 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     anew = replace(result, space=left_out, categories=left_out.categories, prices=price_space(left_out))
     there, found = best_of(anew, {})
     if found is None:
-        return Why(none_fits(anew, there) if there.priced else nothing_fits(anew))
+        return Why(nothing_fits(anew, {}))
     return Why.of(result, found.answer, left_out=there.priced)

@@ -6,53 +6,40 @@ import math
 from dataclasses import replace
 
 from sim.search.confirm import run_best
+from sim.search.fields import Fields
 from sim.search.layouts import expert_degrees
-from sim.search.result import SearchResult, Selection
+from sim.search.result import SearchResult
 from sim.search.space import Space
 from sim.units import show
 
 
-def none_fits(result: SearchResult, selection: Selection) -> str:
-    """The sentence that none of some plans fits in memory, and what the leanest of them needs."""
-    assert selection.leanest is not None
-    needed = result.prices.memory_bytes[selection.leanest]
-    plan = result.scenario_at(selection.leanest).plan
-    experts = f"ep {plan.ep}, " if result.space.scenario.model.num_experts else ""
-    return (
-        f"none of the {selection.priced:,} such plans fits in {show(result.memory_limit_bytes, 'B')}: the leanest "
-        f"needs {show(needed, 'B')} (recompute {plan.recompute}, ZeRO {plan.zero_stage}, dp {plan.dp}, {experts}"
-        f"micro-batch {plan.microbatch_size})"
-    )
-
-
-def nothing_fits(result: SearchResult) -> str:
-    """The sentence that no plan fits, by how much, and whether the limit or the GPU is too small."""
-    everything = result.select({}, 1)
-    if everything.leanest is None:
-        fixed = " and ".join(f"plan.{name} = {value}" for name, value in result.space.fixed_saving.items())
+def nothing_fits(result: SearchResult, fields: Fields | None = None) -> str:
+    """The sentence that no plan, or none with some fields, fits, and by how much; of all plans what would help, too."""
+    chosen, space = result.select(fields or {}, 1), result.space
+    if chosen.leanest is None:
+        fixed = " and ".join(f"plan.{name} = {value}" for name, value in space.fixed_saving.items())
         return f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
-    lowest = result.prices.memory_bytes[everything.leanest]
-    plan, scenario = result.scenario_at(everything.leanest).plan, result.space.scenario
-    gpu = scenario.cluster.gpu
+    lowest, plan = result.prices.memory_bytes[chosen.leanest], result.scenario_at(chosen.leanest).plan
+    gpu, experts = space.scenario.cluster.gpu, space.scenario.model.num_experts
+    needed, limit = show(lowest, "B"), show(result.memory_limit_bytes, "B")
+    leanest = (
+        f"tp {plan.tp}, cp {plan.cp}, pp {plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, "
+        f"recompute {plan.recompute}, ZeRO {plan.zero_stage}{f', ep {plan.ep}' if experts else ''}"
+    )
+    if fields is not None:
+        return f"none of the {chosen.priced:,} such plans fits in {limit}: the leanest needs {needed} ({leanest})"
     limited = result.memory_limit_bytes < gpu.usable_bytes
     named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
     raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
     remedy = raised if limited and lowest < gpu.usable_bytes else ""
-    experts, dealt = "", ""
-    if scenario.model.num_experts:
-        experts = f", ep {plan.ep}"
-        wider = _wider_degrees(result.space)
-        if wider:
-            dealt = (
-                f"deal the {scenario.model.num_experts} experts over more GPUs (-s "
-                f"plan.ep=[{','.join(map(str, wider))}]; without it all degrees are searched), "
-            )
+    wider = ",".join(map(str, _wider_degrees(space))) if experts else ""
+    if wider:
+        remedy += (
+            f"deal the {experts} experts over more GPUs (-s plan.ep=[{wider}]; without it all degrees are searched), "
+        )
     return (
-        f"none of {result.plans_priced:,} plans fits: memory rules them all out. The leanest needs "
-        f"{show(lowest, 'B')}, {named} is {show(result.memory_limit_bytes, 'B')} (tp {plan.tp}, cp {plan.cp}, pp "
-        f"{plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, recompute "
-        f"{plan.recompute}, ZeRO {plan.zero_stage}{experts}). To go on, {remedy}{dealt}{_hosted(result)}"
-        "use more GPUs (--gpus) or GPUs with more memory"
+        f"none of {result.plans_priced:,} plans fits: memory rules them all out. The leanest needs {needed}, {named} "
+        f"is {limit} ({leanest}). To go on, {remedy}{_hosted(result)}use more GPUs (--gpus) or GPUs with more memory"
     )
 
 
