@@ -16,14 +16,11 @@ COMMUNICATION = tuple(f"{kind}_comm" for kind in ("tensor_parallel", "context_pa
 
 
 class Kind(NamedTuple):
-    """Causes of a step, or a purpose of memory, that share a name and a colour (of Okabe and Ito's).
-
-    causes : of `sim.breakdown.CAUSES`; none of a purpose of memory.
-    """
+    """Causes of a step, of `sim.breakdown.CAUSES`, that share a name and a colour (of Okabe and Ito's)."""
 
     label: str
     colour: str
-    causes: tuple[str, ...] = ()
+    causes: tuple[str, ...]
 
 
 GROUPS = {
@@ -41,12 +38,12 @@ GROUPS = {
 }
 GROUP_OF = {cause: name for name, group in GROUPS.items() for cause in group.causes}
 MEMORY = {
-    "weights": Kind("weights", "#0072B2"),
-    "gradients": Kind("grads", "#56B4E9"),
-    "optimizer": Kind("optim.", "#009E73"),
-    "activations": Kind("activ.", "#E69F00"),
-    "logits": Kind("logits", "#CC79A7"),
-    "other": Kind("other", "#8C8C8C"),
+    "weights": "weights",
+    "gradients": "grads",
+    "optimizer": "optim.",
+    "activations": "activ.",
+    "logits": "logits",
+    "other": "other",
 }
 """What memory holds, with names of few letters; what is small stands together in the last."""
 SMALLEST = 5e-4

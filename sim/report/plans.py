@@ -12,7 +12,7 @@ from sim.report.facts import layout_legend, plan_words
 from sim.report.terminal import grouped, shared_line
 from sim.search import SearchResult
 from sim.search.candidate import shown
-from sim.search.explain import loss_of, losses_by_cause
+from sim.search.explain import loss_of
 from sim.specs import ModelSpec, ParallelPlan, Scenario
 from sim.units import show, show_time, significant
 
@@ -192,24 +192,6 @@ def run_cost(scenario: Scenario) -> tuple[float, str]:
     if training.tokens is None:
         return 1.0, "GPU-seconds a step"
     return training.tokens / training.tokens_per_step / 86400, "GPU-days of the run"
-
-
-class Apart(NamedTuple):
-    """Seconds by cause that an answer takes more than the best, which takes so many in all. [s]"""
-
-    what: str
-    causes: Mapping[str, float]
-    whole: float
-
-    def largest(self, least: float, most: int = 3) -> str:
-        """The largest causes in words, those of at least a share of the whole."""
-        return largest(self.causes, least * self.whole, most)
-
-
-def apart(result: SearchResult, answer: Estimate) -> Apart:
-    """Seconds by cause, of as many GPUs where cost counts."""
-    what = "Cost by cause, in seconds of the best plan's GPUs" if result.objective == "cost" else "Step time by cause"
-    return Apart(what, losses_by_cause(result, answer), result.best[0].answer.step_time_s)
 
 
 def largest(causes: Mapping[str, float], least: float, most: int = 3) -> str:

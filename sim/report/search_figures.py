@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from sim.canvas import new_figure
-from sim.report.facts import GROUP_OF, GROUPS, MEMORY
+from sim.report.facts import GROUP_OF, GROUPS
 from sim.report.figures import open_panels, place_labels, place_title, plain_axis
-from sim.report.plans import COLUMNS, HEADINGS, amount, apart, cell, field, run_cost
+from sim.report.plans import COLUMNS, HEADINGS, amount, cell, field, run_cost
 from sim.report.search_questions import swept_fields
 from sim.search import SearchResult
+from sim.search.explain import losses_by_cause
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import Sweep
 
@@ -140,8 +141,8 @@ def _draw_losses(panel: Any, result: SearchResult, rows: Sequence[ValueCost], us
             continue
         what, colour = "", "0.6"
         if loss > 0:
-            causes = apart(result, answer).causes
-            what, colour = _look(max(causes, key=lambda name: causes[name]))
+            causes = losses_by_cause(result, answer)
+            what, colour, _ = GROUPS[GROUP_OF[max(causes, key=lambda name: causes[name])]]
             used[what] = colour
         panel.bar(place, 100 * min(loss, top), color=colour, width=0.75)
         label = "best" if each.is_best else f"{100 * loss:+.{0 if abs(loss) > 0.1 else 1}f}"
@@ -153,14 +154,6 @@ def _draw_losses(panel: Any, result: SearchResult, rows: Sequence[ValueCost], us
     panel.set_ylabel("loss [%]", fontsize=8)
     panel.tick_params(axis="y", labelsize=7)
     open_panels(panel)
-
-
-def _look(cause: str) -> tuple[str, str]:
-    """What a cause of time is called in a legend, and its colour."""
-    if cause in GROUP_OF and cause != "optimizer":
-        group = GROUPS[GROUP_OF[cause]]
-        return group.label, group.colour
-    return cause.replace("_", " "), MEMORY.get(cause, MEMORY["other"]).colour
 
 
 def draw_sweep(swept: Sweep, width_in: float = WIDTH) -> Any:

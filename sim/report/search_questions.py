@@ -16,7 +16,7 @@ from sim.search import SearchResult
 from sim.search.assumed import priced_schedules
 from sim.search.axes import SIZE, Axis
 from sim.search.candidate import SHOWN_FIELDS, facts_of
-from sim.search.explain import RankAmong, Step, Why, loss_of, overlaps_off
+from sim.search.explain import RankAmong, Step, Why, loss_of, losses_by_cause, overlaps_off
 from sim.search.sensitivity import ValueCost
 from sim.search.sweep import Sweep
 from sim.table import Table, plain_table
@@ -120,13 +120,15 @@ def own_line(result: SearchResult, ranked: Why) -> Text:
 
 def _explained(result: SearchResult, answer: Estimate, steps: Sequence[Step]) -> list[RenderableType]:
     """What the objective counts, by cause against the best, and the way there."""
-    best, there, parts = result.best[0].answer, say.apart(result, answer), list[RenderableType]()
+    best, parts = result.best[0].answer, list[RenderableType]()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for cause, amount in there.causes.items():
-        if abs(amount) >= SEEN * there.whole:
-            table.add_row(cause.replace("_", " "), say.signed(amount), f"{amount / there.whole:+.1%}")
+    for cause, amount in losses_by_cause(result, answer).items():
+        if abs(amount) >= SEEN * best.step_time_s:
+            table.add_row(cause.replace("_", " "), say.signed(amount), f"{amount / best.step_time_s:+.1%}")
     if table.row_count:
-        parts += [f"{there.what}, against the best:", indented(table)]
+        cost = "Cost by cause, in seconds of the best plan's GPUs"
+        what = cost if result.objective == "cost" else "Step time by cause"
+        parts += [f"{what}, against the best:", indented(table)]
     if steps:
         headings = ("change", "step", "then", "mostly")
         way = plain_table(*headings, left=("change", "mostly"), wrap=headings)
@@ -174,7 +176,8 @@ def sensitivity_view(result: SearchResult, costs: Sequence[ValueCost]) -> Group:
         for each in rows:
             if (answer := each.why.answer) is None:
                 continue
-            loss, why = f"{each.why.loss:+.1%}", say.apart(result, answer).largest(NAMED, 2)
+            least = NAMED * result.best[0].answer.step_time_s
+            loss, why = f"{each.why.loss:+.1%}", say.largest(losses_by_cause(result, answer), least, 2)
             loss, why, style = ("best", "", "bold") if each.is_best else (loss, why, None)
             takes = show_time(answer.step_time_s)
             table.add_row(heading, say.cell(each.value), loss, takes, why, style=style)

@@ -70,7 +70,7 @@ def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -
 
 def _memory(answer: Estimate) -> Table:
     """Gigabytes by purpose."""
-    headings = ("rank", *(part.label for part in say.MEMORY.values()), "total")
+    headings = ("rank", *say.MEMORY.values(), "total")
     ranks = say.memory_rows(answer)
     rows = ((str(rank), *(f"{amount / 1e9:.1f}" for amount in parts.values())) for rank, parts in ranks)
     table = rows_table(headings, rows, left=())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.report.facts import GROUPS, MEMORY
+from sim.report.facts import GROUPS
 from sim.report.figures import LOOKS, ink, luminance
 from tests.rows import rows
 
@@ -18,6 +18,6 @@ def test_contrast_is_that_of_the_guidelines():
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # the example of many a guide: just too pale
 
 
-@rows("colour", sorted({kind.colour for kind in (*GROUPS.values(), *MEMORY.values(), *LOOKS.values())}))
+@rows("colour", sorted({kind.colour for kind in (*GROUPS.values(), *LOOKS.values())}))
 def test_numbers_in_bars_can_be_read(colour):
     assert contrast(ink(colour), colour) >= 4.5
