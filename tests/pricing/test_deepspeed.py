@@ -6,7 +6,7 @@ from asked import asked
 
 from sim import build_scenario, estimate
 from sim.pricing.cells import plans_of
-from sim.pricing.zero import HOOK_LAUNCHES, gathered_after_recompute, regathers
+from sim.pricing.zero import HOOK_LAUNCHES, gathered_after_recompute, hooked_s, regathers
 from sim.traffic.exchanges import step_collectives
 from sim.work.layers import FIRST_KIND
 from sim.work.sums import layer_params
@@ -86,3 +86,4 @@ def test_each_weight_of_a_looped_expert_takes_its_hooks(recompute, forwards):
         step_s("2025-04", recompute=recompute, gathers_per_layer=pieces) for pieces in (stack.gathers_per_layer, 1)
     )
     assert looped - at_once == pytest.approx(LAYERS * 128 * 3 * hooks, rel=0.01)
+    assert hooked_s(plans_of(scenario("2026-04")), 0) == 0.0  # a grouped multiply's experts are one tensor
