@@ -9,6 +9,9 @@ from rows import rows
 from sim import build_scenario, estimate, simulate
 from sim.engines import run
 from sim.engines.program import priced_order, program_of
+from sim.reliability.state import state_of
+from sim.scaling.goal import goal_of
+from sim.scaling.training_time import shortest
 from sim.search.explain import rank_plan
 
 DATA = {
@@ -67,6 +70,19 @@ def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
     scenario = asked(f"plan.placement={placement}", "plan.dp=4", ratio=ratio)
     alone, shared = estimate(scenario).step_time_s, simulate(scenario, contention=True).mean_s
     assert alone * (1 - 1e-9) <= shared < 1.02 * alone
+
+
+def test_the_shortest_run_and_its_checkpoints_lie_where_the_plan_says():
+    """Where a node has GPUs of every pipeline rank it writes no more than any other; else that of the embedding does."""
+    scenario = asked("plan.placement=pp-dp-cp-tp", "cluster.node.gpu.memory=32 GB", ratio=8.0)
+    goal = goal_of(7e9, tokens=20e9, critical_batch=512 * 1024.0)
+    for point in shortest(scenario, goal, gpus=(32, 32), batches=(64,)).points:
+        assert point.answer.scenario.plan.placement == "pp-dp-cp-tp"
+    placements = ("tp-cp-dp-pp", "pp-dp-cp-tp")
+    plans = (asked("plan.pp=8", "plan.tp=1", f"plan.placement={placement}") for placement in placements)
+    usual, mixed = (state_of(plan).saved(parallel=True) for plan in plans)
+    assert usual.total == mixed.total == pytest.approx(8 * mixed.node)
+    assert usual.node > 1.1 * mixed.node
 
 
 def test_a_plan_whose_ranks_lie_otherwise_is_said_to_be_outside_a_search():

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from asked import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim import estimate
 from sim.specs import ModelSpec, TrainingSpec
 from sim.work.experts import routed
 from sim.work.pieces import Cut
@@ -68,3 +70,15 @@ def test_even_routing_is_what_nothing_said_means():
     assert (to.copies, to.each) == (4 * 4096, 4 * 4096 / 8)
     # Tokens that have at least one of their four experts on a GPU of eight: 1 − (7/8)⁴ of all 8 · 4096.
     assert to.received == pytest.approx(8 * 4096 * (1 - (7 / 8) ** 4))
+
+
+def test_the_busiest_gpu_sets_time_and_memory():
+    """Skewed routing takes longer and more memory; a capacity of even shares takes less, as many experts get fewer."""
+    ways = ({}, {"expert_skew": 0.75}, {"expert_skew": 0.75, "expert_capacity_factor": 1.0})
+    large = MODEL.replace(hidden_size=2048, num_heads=16, expert_intermediate_size=1024, position="rotary").model_dump()
+    plan = {"dp": 16, "ep": 16, "zero_stage": 1}
+    even, uneven, limited = (estimate(asked(large, "superpod-h100", plan, **way)) for way in ways)
+    assert limited.step_time_s < even.step_time_s < uneven.step_time_s / 1.05
+    assert limited.largest.activations < even.largest.activations < uneven.largest.activations
+    assert "the busiest of 16 GPUs gets" in " ".join(uneven.assumptions)
+    assert "of the tokens are dropped" in " ".join(limited.assumptions)
