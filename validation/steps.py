@@ -10,7 +10,7 @@ import gc
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,30 +20,12 @@ import typer
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A decoder as Hugging Face's configurations have it.
-
-    family : `model_type` of its configuration: llama, qwen2, qwen3_moe or gpt2.
-    experts, topk : of a mixture of experts, each ffn_hidden wide; 0 without.
-    """
-
-    name: str
-    family: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn_hidden: int
-    vocab: int
-    tied: bool = False
-    experts: int = 0
-    topk: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
-    """How a model is trained.
+    """A model, and how it is trained.
 
+    family : `model_type` of its Hugging Face configuration: llama, qwen2, qwen3_moe or gpt2.
+    model : its sizes and what its family has, in columns of `validate --runs`; experts are each ffn_hidden wide.
+    kernels : columns that say which steps are one kernel.
     mixed : weights, gradients and optimizer in fp32, multiplies in bf16 (autocast); else all of them are bf16.
     attention : `attn_implementation` of transformers: sdpa or eager.
     adapter_rank : of LoRA's adapters on all linears of the layers; 0 trains all weights.
@@ -51,7 +33,10 @@ class Run:
     liger : whether Liger's fused kernels replace transformers' own.
     """
 
-    shape: Shape
+    shape: str
+    family: str
+    model: Mapping[str, Any]
+    kernels: Mapping[str, Any]
     seq_len: int = 2048
     micro_batch: int = 1
     micro_batches: int = 1
@@ -73,7 +58,11 @@ def suite() -> Iterator[Run]:
 
     data = load_yaml(SUITE)
     for run in data["runs"]:
-        yield Run(**{**run, "shape": Shape(run["shape"], **data["shapes"][run["shape"]])})
+        sizes = dict(data["shapes"][run["shape"]])
+        family = sizes.pop("family")
+        model = {"model.tied_embeddings": False, **data["families"][family], **sizes}
+        kernels = data["kernels"]["liger" if run.get("liger") else family if family == "gpt2" else "others"]
+        yield Run(family=family, model=model, kernels={} if run.get("compiled") else kernels, **run)
 
 
 def steps(
@@ -109,7 +98,7 @@ def steps(
 
 def name_of(run: Run) -> str:
     """Short and unique."""
-    words = [run.shape.name, f"{run.seq_len}x{run.micro_batch}x{run.micro_batches}", "mixed" if run.mixed else "bf16"]
+    words = [run.shape, f"{run.seq_len}x{run.micro_batch}x{run.micro_batches}", "mixed" if run.mixed else "bf16"]
     words += ["experts in a loop"] * (run.experts == "eager") + ["liger"] * run.liger
     words += [run.attention] * (run.attention != "sdpa") + ["recompute"] * run.recompute + ["compiled"] * run.compiled
     return " ".join([*words, *([f"lora{run.adapter_rank}"] if run.adapter_rank else [])])
@@ -144,21 +133,11 @@ def _facts() -> dict[str, Any]:
 
 def _of_run(run: Run) -> dict[str, Any]:
     """The run in the columns of `validate --runs`: short names, and fields of a scenario by their paths."""
-    shape, gpt, trained = run.shape, run.shape.family == "gpt2", not run.adapter_rank
-    sizes = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "experts", "topk", "vocab")
-    wide = run.mixed and trained  # weights, gradients and moments in fp32, multiplies in bf16
+    wide = run.mixed and not run.adapter_rank  # weights, gradients and moments in fp32, multiplies in bf16
+    grouped = {"eager": "loop"}.get(run.experts, "grouped")
     return {
-        "model_name": shape.name,
-        **{name: getattr(shape, name) or "" for name in sizes},
-        "gated_mlp": "n" if gpt else "y",
-        "model.position": "learned" if gpt else "rotary",
-        "model.norm": "layernorm" if gpt else "rmsnorm",
-        "model.bias": gpt,
-        "model.qkv_bias": shape.family in ("gpt2", "qwen2"),
-        "model.query_key_norm": "head" if shape.family == "qwen3_moe" else "none",
-        "model.head_dim": 128 if shape.experts else "",
-        "model.tied_embeddings": shape.tied,
-        "model.dropout": 0.1 if gpt else 0.0,
+        "model_name": run.shape,
+        **run.model,
         "seq_len": run.seq_len,
         "global_batch_seqs": run.micro_batch * run.micro_batches,
         "micro_batch_seqs": run.micro_batch,
@@ -173,23 +152,10 @@ def _of_run(run: Run) -> dict[str, Any]:
         "recompute": "full" if run.recompute else "none",
         "stack.peft_adapters": ("autocast" if run.mixed else "fp32") if run.adapter_rank else "",
         "stack.attention": "math" if run.attention == "eager" else "",
-        "stack.expert_multiplies": {"eager": "loop"}.get(run.experts, "grouped") if shape.experts else "",
+        "stack.expert_multiplies": grouped if run.model.get("experts") else "",
         "stack.compiled": run.compiled,
-        **_fused(run),
+        **run.kernels,
     }
-
-
-def _fused(run: Run) -> dict[str, Any]:
-    """Steps that are one kernel, as transformers writes its models in torch; what a compiler fuses is left open."""
-    if run.compiled:
-        return {}
-    if run.liger:
-        names = ("norm", "activation", "rotary", "bias_activation", "cross_entropy")
-        fused = {f"stack.fused_{step}": True for step in names}
-        return fused | {"stack.fused_softmax": False, "stack.chunked_loss": True}
-    one_by_one = {f"stack.fused_{step}": False for step in ("rotary", "bias_activation", "cross_entropy")}
-    gpt = run.shape.family == "gpt2"  # whose activation transformers writes out, and whose norm is torch's
-    return {"stack.fused_norm": gpt, "stack.fused_activation": not gpt, "stack.fused_softmax": False, **one_by_one}
 
 
 def _measured(run: Run, timed: int) -> dict[str, Any]:
@@ -296,7 +262,7 @@ def _prepared(run: Run) -> Callable[[], Any]:
     model = _model(run)
     wanted = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(wanted, lr=1e-5, fused=True)
-    ids = torch.randint(0, run.shape.vocab, (run.micro_batches, run.micro_batch, run.seq_len), device="cuda")
+    ids = torch.randint(0, run.model["vocab"], (run.micro_batches, run.micro_batch, run.seq_len), device="cuda")
     called = torch.compile(model) if run.compiled else model
 
     def step() -> None:
@@ -315,22 +281,23 @@ def _config(run: Run) -> Any:
     """The shape of a run's model, as transformers has it."""
     import transformers
 
-    shape = run.shape
-    common: dict[str, Any] = {"vocab_size": shape.vocab, "tie_word_embeddings": shape.tied}
-    if shape.family == "gpt2":
-        sizes = {"n_embd": shape.hidden, "n_layer": shape.layers, "n_head": shape.heads, "n_positions": run.seq_len}
-        return transformers.GPT2Config(**common, **sizes)
-    if shape.experts:
-        common |= {"num_experts": shape.experts, "num_experts_per_tok": shape.topk, "router_aux_loss_coef": 0.0}
-        common |= {"moe_intermediate_size": shape.ffn_hidden, "head_dim": 128, "experts_implementation": run.experts}
+    model = run.model
+    common: dict[str, Any] = {"vocab_size": model["vocab"], "tie_word_embeddings": model["model.tied_embeddings"]}
+    if run.family == "gpt2":
+        sizes = {"n_embd": model["hidden"], "n_layer": model["layers"], "n_head": model["heads"]}
+        return transformers.GPT2Config(**common, **sizes, n_positions=run.seq_len)
+    if "experts" in model:
+        common |= {"num_experts": model["experts"], "num_experts_per_tok": model["topk"], "router_aux_loss_coef": 0.0}
+        common |= {"moe_intermediate_size": model["ffn_hidden"], "head_dim": model["model.head_dim"]}
+        common |= {"experts_implementation": run.experts}
     kinds = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3_moe": "Qwen3MoeConfig"}
-    return getattr(transformers, kinds[shape.family])(
+    return getattr(transformers, kinds[run.family])(
         **common,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.ffn_hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
+        hidden_size=model["hidden"],
+        intermediate_size=model["ffn_hidden"],
+        num_hidden_layers=model["layers"],
+        num_attention_heads=model["heads"],
+        num_key_value_heads=model["kv_heads"],
         max_position_embeddings=max(8192, run.seq_len),
     )
 
