@@ -9,7 +9,7 @@ import flopcast_calibration
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.measurement import MeasurementSet
 from flopcast_calibration.node import measured_cluster
-from flopcast_calibration.readers import read_nccl_tests, read_table
+from flopcast_calibration.readers import read_measurements
 from flopcast_calibration.report import profile_figure, residual_figure
 from sim import Profile, ProfileError
 from sim.specs import load_preset
@@ -19,8 +19,8 @@ DATA = Path(flopcast_calibration.__file__).parent / "data"
 
 @pytest.fixture(scope="module")
 def dgx():
-    items = (*read_nccl_tests(DATA / "dgx-a100-all-reduce.txt"), *read_table(DATA / "dgx-a100-gemm.csv"))
-    data = MeasurementSet({"device": "A100-SXM4-80GB"}, items)
+    logs = (read_measurements(DATA / name) for name in ("dgx-a100-all-reduce.txt", "dgx-a100-gemm.csv"))
+    data = MeasurementSet({"device": "A100-SXM4-80GB"}, tuple(item for log in logs for item in log.measurements))
     node = measured_cluster(data.machine, "dgx-a100-80gb")
     base = Profile.read(load_preset("profiles", "a100"), "profile a100")
     return calibrate("dgx", data, node, base, draws=1), node, data
