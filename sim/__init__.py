@@ -103,7 +103,7 @@ sys.modules[__name__].__class__ = _Front
 
 def notebook_views() -> Mapping[str, Any]:
     """Load how answers show themselves in a notebook, by the name of their type."""
-    from sim.report.notebook import VIEWS
+    from sim.report.html.notebook import VIEWS
 
     return VIEWS
 

@@ -23,6 +23,6 @@ class NotebookDisplay:
     def _repr_html_(self) -> str:
         return str(_view(self)[0](self))
 
-    def plot(self, **options: Any) -> Any:
+    def plot(self, *what: Any, **options: Any) -> Any:
         """A picture of it, as a matplotlib figure that a notebook shows by itself."""
-        return _view(self)[1](self, **options)
+        return _view(self)[1](self, *what, **options)

@@ -59,7 +59,7 @@ def test_a_verb_loads_no_more_than_it_needs() -> None:
         "import sys, numpy, typer; theirs = {*sys.modules}; "  # older releases load more by themselves
         "sys.argv = ['flopcast', 'estimate', 'scenarios/gpt-1t-3072-a100.yaml', '--json']; "
         "from sim.__main__ import main; main(); "
-        "unneeded = ('pandas', 'matplotlib', 'scipy', 'numpy.random', 'rich.progress', 'rich.markdown', "
+        "unneeded = ('pandas', 'matplotlib', 'scipy', 'jinja2', 'numpy.random', 'rich.progress', 'rich.markdown', "
         "'rich.traceback', 'flopcast_calibration', 'flopcast_validation', 'sim.search', 'sim.scaling', 'sim.reliability', "
         "'sim.simulate', 'sim.foreign.importers', 'sim.report.figures', 'sim.commands.search'); "
         "loaded = [name for name in unneeded if name in {*sys.modules} - theirs]; "

@@ -80,3 +80,10 @@ def test_nothing_has_an_upper_bound_but_oracles_which_have_one_release():
     table = (ROOT / "sim" / "presets" / "importers" / "huggingface_defaults.yaml").read_text(encoding="utf-8")
     of_table = re.search(r"with transformers ([\d.]+);", table)[1]
     assert bounded == {("torch", "==2.13.0"), ("transformers", f"<={of_table}")}
+
+
+def test_a_page_of_ours_loads_nothing():
+    """No script, font or picture of somebody else's: what the licences say of reports."""
+    for path in (ROOT / "sim" / "report" / "html" / "templates").iterdir():
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")  # a name, which nothing loads
+        assert not re.search(r"https?://|@import|@font-face|<script[^>]*\bsrc=|url\(", text), path

@@ -27,7 +27,7 @@ def report(
     """
     check_target(output, (".html", ".htm"))
     from sim import estimate
-    from sim.report.page import report_page
+    from sim.report.html.page import report_page
 
     answer, found, why = estimate(scenario, engine), None, ""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sim.breakdown import CAUSES
 from sim.estimate import Estimate
 from sim.specs import ParallelPlan, Profile
 from sim.specs.loading import profile_of_gpu
@@ -159,10 +160,10 @@ def grade_words(answer: Estimate) -> str:
 
 def sure_words(answer: Estimate) -> str:
     """How far the step time may be off, why, and what would help."""
-    return f"{_factors(answer)} (90 %); {grade_words(answer)}"
+    return f"{factors(answer)} (90 %); {grade_words(answer)}"
 
 
-def _factors(answer: Estimate) -> str:
+def factors(answer: Estimate) -> str:
     """The interval of the step time as factors of it."""
     return f"{answer.interval} times the step time"
 
@@ -214,6 +215,28 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str]) -> list[Fact]:
     available = answer.memory_available_bytes
     note = f"of {show(available, 'B')} ({available / 2**30:.1f} GiB), fullest rank: {fits}"
     return [*facts, Fact("Memory", show(answer.largest.total, "B"), note, wrong=not answer.fits)]
+
+
+class Fall(NamedTuple):
+    """A row of the way from peak to what is achieved: a bar, whose `begin` is also the share of peak left below it."""
+
+    cause: str
+    meaning: str
+    group: str
+    seconds: float
+    begin: float
+    width: float
+
+
+def falls_of(answer: Estimate) -> list[Fall]:
+    """Causes as they take peak away, in the breakdown's order; the last row is what is left."""
+    shares, seconds, rows, left = answer.breakdown.shares(), answer.breakdown.seconds, list[Fall](), 1.0
+    last = "flop_at_peak"
+    for cause in (*(each for each in CAUSES if each != last), last):
+        left = 0.0 if cause == last else max(left - shares[cause], 0.0)
+        if cause == last or shares[cause] >= SMALLEST:
+            rows.append(Fall(cause, CAUSES[cause], GROUP_OF[cause], seconds[cause], left, shares[cause]))
+    return rows
 
 
 def memory_rows(answer: Estimate) -> list[tuple[int, dict[str, float]]]:

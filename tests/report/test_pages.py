@@ -1,4 +1,4 @@
-"""Pages: self-contained, escaped, with the numbers of the answer in them."""
+"""Pages: self-contained, escaped, with the numbers of the answer in them; looked at by a real browser where there is one."""
 
 from pathlib import Path
 
@@ -6,10 +6,12 @@ import pytest
 from open_space import search
 
 from sim import build_scenario, estimate, load_scenario
-from sim.report.page import report_page
+from sim.commands.report import report
+from sim.errors import SpecError
+from sim.report.html.page import report_page
 from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
-from tests.report.pages import is_self_contained, shown_scenario
+from tests.report.pages import can_be_heard, is_self_contained, shown_scenarios
 from tests.typed import typed
 
 ROOT = Path(__file__).parents[2]
@@ -35,17 +37,19 @@ def test_the_report_holds_the_answer_and_what_it_rests_on(page, answer, found):
     text = is_self_contained(page)
     for part in (
         "30.9 s", "From peak to what is achieved", "Memory by pipeline rank", "Timeline of a step", "Other plans on 1,024 GPUs",
-        "Assumptions", "published runs", "How to reproduce it", f"Of {found.plans_priced:,} plans",
+        "Assumptions", "published runs", "How to reproduce it", f"of {found.plans_priced:,} plans fit in memory",
     ):  # fmt: skip
         assert part in text
     assert all(" ".join(line.split()) in text for line in answer.assumptions)
     assert "Content-Security-Policy" in page
+    can_be_heard(page)
 
 
 def test_the_scenario_in_the_report_is_the_one_that_was_asked(page, answer):
-    again = build_scenario(parse_yaml(shown_scenario(page), ""))
+    (shown,) = shown_scenarios(page)
+    again = build_scenario(parse_yaml(shown, ""))
     assert again.model_copy(update={"assumed": answer.scenario.assumed}) == answer.scenario
-    assert whole_yaml(again) == shown_scenario(page)
+    assert whole_yaml(again) == shown
 
 
 EVIL = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
@@ -81,3 +85,12 @@ def test_the_command_writes_a_report(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert str(file) in done.stdout
     assert "Other plans" not in is_self_contained(file.read_text())
+    for wrong, says in (("report.txt", "must end in .html"), ("nowhere/report.html", "there is no folder")):
+        with pytest.raises(SpecError, match=says):
+            report(SCENARIO, output=tmp_path / wrong)
+
+
+def test_an_answer_draws_itself_as_asked(answer):
+    assert answer.plot("timeline").axes[0].get_ylabel() == "pipeline rank"
+    with pytest.raises(SpecError, match="did you mean 'timeline'"):
+        answer.plot("timelin")

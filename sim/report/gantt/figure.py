@@ -124,6 +124,7 @@ def draw_lanes(
     edged = (bars.action >= 0) & ((right - left) * per_s >= EDGE_POINTS)
     shapes = PolyCollection(list(corners), facecolors=colours, edgecolors="white", linewidths=np.where(edged, 0.5, 0.0))
     shapes.set_in_layout(False)  # the panel clips it
+    shapes.set_snap(False)  # else stripes would appear where actions are narrower than a pixel
     panel.add_collection(shapes, autolim=False)
     if 72 * height_in / ranks >= NUMBER_POINTS + 3:
         _number(panel, view, bars, colours, span, per_s)
