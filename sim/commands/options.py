@@ -29,7 +29,6 @@ output --output -o FILE : Write it here; else it is printed.
 export_to --export FRAMEWORK : Also the best plan as a framework's options: megatron-lm, megatron-bridge, torchtitan or
     deepspeed.
 figure FILE : Draw it in a file (.png, .svg).
-runs : CSV of your runs; its fit joins the laws.
 verbose --verbose -v : Show all assumptions and details.
 as_json --json : Machine-readable, with the keys that docs/answers.md lists.
 """

@@ -60,7 +60,7 @@ class Recipe(Rows):
         self.scenario: dict[str, Any] = {}
 
     def beside(self, keys: Any, kind: str, **known: Any) -> Self:
-        """The same sections and facts, to be filled from other keys, by the rows of another kind's table."""
+        """Other keys that fill the same sections and facts, by the rows of another kind's table."""
         found = type(self)(keys, self.file, self.steps, **known)
         found.kind = kind
         found.sections = self.sections
