@@ -17,6 +17,11 @@ def test_the_package_has_the_public_names_and_no_others():
         front.simulation  # noqa: B018
 
 
+def test_a_path_and_one_override_are_taken_as_they_are():
+    assert estimate(FILE).step_time_s == estimate(load_scenario(FILE)).step_time_s
+    assert load_scenario(FILE, "plan.recompute=none") == load_scenario(FILE, ["plan.recompute=none"])
+
+
 def test_records_and_results_print_themselves_in_a_line():
     scenario = load_scenario(FILE)
     parts = [getattr(scenario, name) for name in ("model", "cluster", "plan", "training", "stack", "profile")]
