@@ -1,12 +1,10 @@
 """The importers' tables: no key is misspelt, shadowed or read after all, and every value is one of ours."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 from facts import wrong_facts
-from grammars.recipes import SMALL
+from grammars.recipes import SMALL, with_keys
 from rows import rows
 
 from sim.errors import SpecError
@@ -20,7 +18,6 @@ from sim.foreign.importers.nemo.settings import model_named
 from sim.specs import ModelSpec, ParallelPlan, TrainingSpec
 from sim.work.sums import total_params
 
-FOLDER = Path(__file__).parents[2] / "sim" / "presets" / "importers"
 HUGGINGFACE = table("huggingface")
 WRAPPERS = table("huggingface_wrappers")
 ARCHITECTURES = {name: entry_of(name) for name in known_architectures()}
@@ -44,19 +41,7 @@ PYTHON = {
 GIVEN = Given(model="llama2-7b", gpus=8)
 
 
-def nested(base, path, value):
-    """The data with a value at a dotted path."""
-    data = json.loads(json.dumps(base))
-    *sections, last = path.split(".")
-    place = data
-    for name in sections:
-        place[name] = place[name] if isinstance(place.get(name), dict) else {}
-        place = place[name]
-    place[last] = value
-    return data
-
-
-def with_keys(kind, names):
+def import_with(kind, names):
     """An import of a file of this kind that has the keys."""
     if kind == "huggingface":
         return import_text(json.dumps({**CONFIG, **dict.fromkeys(names, "x")}), "c.json")
@@ -67,10 +52,8 @@ def with_keys(kind, names):
         lines = "".join(map(python_line, names))
         return import_text(f"{PYTHON[kind]}{lines}", "r.py", Given(gpus=64, model="llama2-7b"))
     data = SMALL.get(kind) or (TITAN if kind == "torchtitan" else DEEPSPEED)
-    for name in names:
-        data = nested(data, name, "x")
     given = GIVEN if kind not in SMALL else Given(gpus=8, model="llama2-7b" if kind == "accelerate" else None)
-    return import_text(json.dumps(data), "c.json", given, kind=kind)
+    return import_text(json.dumps(with_keys(data, dict.fromkeys(names, "x"))), "c.json", given, kind=kind)
 
 
 def python_line(name):
@@ -81,14 +64,6 @@ def python_line(name):
         name, place, last = "", "r.trainer", f"callbacks = [lib.C({last}='x')]; r.lib"
     call = f"lib.{name.removesuffix('()')}(r)" if name.endswith("()") else f"{place}.{last} = 'x'"
     return f"{call}\n"
-
-
-def test_every_kind_of_file_has_a_table_and_no_other():
-    more = {f"huggingface_{part}" for part in ("defaults", "refused", "wrappers")}
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {
-        *KINDS, *more, "fsdp", "launchers", "optimizers", "recipes", "run", "tokenizers", "adapters", "unread",
-        "hub_models", "megatron_models", "nemo_recipes", "megatron_bridge_recipes",
-    }  # fmt: skip
 
 
 def test_optimizers_are_ours():
@@ -125,7 +100,7 @@ def test_an_ignored_key_is_left_out_for_its_own_reason(kind):
 
 def badly_left_out(kind, names, reasons):
     try:
-        entries = with_keys(kind, names).ledger.ignored
+        entries = import_with(kind, names).ledger.ignored
     except SpecError:
         return names
     ignored = {entry.name.lstrip("-").rpartition(": ")[2]: entry.note for entry in entries}
@@ -219,12 +194,6 @@ def test_an_architecture_is_made_of_fields_switches_and_readers(name):
         assert rule.keys() in ({True, False}, {True}, set(), {"refused", "because"})
         fields += [rule.get(True, {}), rule.get(False, {})]
     assert {field for each in fields for field in each} <= ModelSpec.model_fields.keys()
-
-
-def test_every_reader_and_family_is_used():
-    used = {reader for entry in ARCHITECTURES.values() for reader in entry.get("readers", ())}
-    assert used == KNOWN_READERS
-    assert {entry.get("family") for entry in ARCHITECTURES.values()} - {None} == HUGGINGFACE["families"].keys()
 
 
 # Megatron-LM
@@ -354,8 +323,8 @@ def test_other_spellings_of_models():
 
 @rows(("name", "meant"), table("torchtitan")["schedules"].items())
 def test_schedules(name, meant):
-    data = nested(TITAN, "parallelism.pipeline_parallel_schedule", name)
-    plan = import_text(json.dumps(nested(data, "training.local_batch_size", 8)), "c.json", GIVEN).scenario().plan
+    data = with_keys(TITAN, {"parallelism.pipeline_parallel_schedule": name, "training.local_batch_size": 8})
+    plan = import_text(json.dumps(data), "c.json", GIVEN).scenario().plan
     assert [plan.schedule, plan.num_chunks] == meant
 
 
@@ -374,23 +343,9 @@ SIZES = {  # parameters without multi-token prediction, of the hub's configs or 
 
 @rows(("name", "flavor"), FLAVORS)
 def test_flavors_are_models(name, flavor):
-    data = nested(nested(TITAN, "model.name", name), "model.flavor", flavor)
-    model = import_text(json.dumps(nested(data, "parallelism.pipeline_parallel_degree", 1)), "c.json").scenario().model
+    keys = {"model.name": name, "model.flavor": flavor, "parallelism.pipeline_parallel_degree": 1}
+    model = import_text(json.dumps(with_keys(TITAN, keys)), "c.json").scenario().model
     assert total_params(model) == pytest.approx(SIZES.get(f"{name} {flavor}", total_params(model)), rel=1e-3)
     said = flavor.rpartition("-")[2].rstrip("Bb").replace("M", "e-3")
     if said.replace(".", "").replace("e-3", "").isdecimal():
         assert total_params(model) == pytest.approx(float(said) * 1e9, rel=0.27)
-
-
-@rows("kind", KINDS)
-def test_a_default_stands_beside_its_source(kind):
-    """A file and a name in it, or why there is none."""
-    for path, (_, source) in table(kind).get("defaults", {}).items():
-        assert re.match(r"[\w/.]+(\.py|\.ya?ml|\.md|configs), \w", source) or source in (
-            "no expert parallelism in its keys",
-            "a node of H100",
-        ), path
-    settings = [each for group in ("settings", "shape") for each in table(kind).get(group, {}).values()]
-    for rule in (rule for each in settings for rule in (each if isinstance(each, list) else [each])):
-        if isinstance(rule, dict) and "default" in rule:
-            assert re.search(r": [\w/]+\.py, \w+$", rule["because"]), rule

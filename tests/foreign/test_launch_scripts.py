@@ -29,11 +29,7 @@ def plan(*lines, words="$MORE", launcher="torchrun --nproc_per_node 8", **given)
         (["while [[ $# -gt 0 ]]; do case $1 in --mbs) N=$2; shift 2;; esac; done", 'MORE="--micro-batch-size ${N:-4}"'], 4),
         (["[[ $SIZE == big ]] && { N=4; M=1; } || N=2", 'MORE="--micro-batch-size $N"'], 4),
         (["N=4; [ $SIZE = tiny ] && N=1", 'mkdir -p x && MORE="--micro-batch-size $N"'], 4),
-        (["NONE=; N=4; for n in $NONE; do N=$n; done", 'MORE="--micro-batch-size $N"'], 4),
-        (["A=1 B=4 # both", "if [ $A = 1 ]; then MORE='--micro-batch-size 4'; fi"], 4),
-        (["A=1 B=${C:-x 4}", "D=(1", "4)", 'MORE="--micro-batch-size ${D[1]}"'], 4),
         (["B=a", "C=4", "D=$B/$C/`ls`/y", 'MORE="--save $B/$C/ --load $D --micro-batch-size $C"'], 4),
-        (["B=a", "MORE=(--save $B/$B/ --load $B/`ls`/x --micro-batch-size 4)", 'MORE="${MORE[*]}"'], 4),
         (['A="1 2"; MORE="$A --micro-batch-size ${N:-4}  $A"'], 4),
     ],
 )  # fmt: skip
@@ -46,16 +42,7 @@ def test_a_command_between_backticks_takes_nothing_of_what_follows(value):
     assert plan(f'MORE="--min-lr {value} --micro-batch-size 4"').microbatch_size == 4
 
 
-def test_arguments_and_environment_of_a_script():
-    lines = [
-        'if [ "$1" = big ]; then MBS=4; else MBS=2; fi',
-        "shift",
-        'MORE="--micro-batch-size $MBS --tensor-model-parallel-size $1"',
-    ]
-    assert plan(*lines, args=["big", 2]).tp == 2
-    assert plan(*lines, args=["big", 2]).microbatch_size == 4
-    assert plan('MORE="--micro-batch-size $MBS"', env={"MBS": 8}).microbatch_size == 8
-    # An environment's value stands in where the script asks a command.
+def test_an_environment_stands_in_where_the_script_asks_a_command():
     assert plan("MBS=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $MBS"', env={"MBS": 8}).microbatch_size == 8
 
 
@@ -69,14 +56,11 @@ LOOP = "N, which the loop in line {} sets; give --env N=VALUE"
         (['MORE="--tensor-model-parallel-size ${TP}"'], r"the environment's TP \(line 1\); give --env TP=VALUE"),
         (["N=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $N"'], r"what `nvidia-smi \| wc -l` gives \(line 1\); give --env N=VALUE"),
         (["S=mbs_4", 'MORE="--micro-batch-size ${S##*_}"'], r"what `\$\{S##\*_\}` gives \(line 2\); write it out"),
-        (["set -- 1 4", 'MORE="--micro-batch-size ${@:2}"'], r"what `\$\{@:2\}` gives \(line 2\)"),
         (["N=2; [ -d /data ] && N=4", 'MORE="--micro-batch-size $N"'], "the condition in line 1"),
-        (["for n in 1 2 4; do N=$n; done", 'MORE="--micro-batch-size $N"'], LOOP.format(1)),
         (["N=1", "for ((i = 0; i < 2; i++)); do N=$((N * 2)); done", 'MORE="--micro-batch-size $N"'], LOOP.format(2)),
         (["N=1", "while [ $N -lt 4 ]; do N=$((N + 1)); done", 'MORE="--micro-batch-size $N"'], LOOP.format(2)),
         (["f() { local A=$1; N=$A; }", "f 4", 'MORE="--micro-batch-size $N"'], "N, which the function in line 2 sets"),
         (["N=1; ((N++))", 'MORE="--micro-batch-size $N"'], r"give --env N=VALUE"),
-        (["N=2", "read -r N", 'MORE="--micro-batch-size $N"'], "N, which the input read in line 2 sets"),
     ],
 )  # fmt: skip
 def test_what_decides_is_asked_for(lines, says):
@@ -222,16 +206,13 @@ def test_programs_that_train_no_decoder_are_refused_by_name(program, says):
     ("words", "rows", "guessed"),
     [
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B", 128_256, False),
-        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen3-8B --make-vocab-size-divisible-by 1", 151_669, False),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model $WHERE/DeepSeek-V3 --make-vocab-size-divisible-by 3232", 129_280, False),
         ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /data/tok.model", 32_000, True),
         ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path /data/mine", 128_000, True),
         ("--patch-tokenizer-type Qwen3Tokenizer --extra-vocab-size 293", 151_936, False),
         ("--vocab-size 1000 --tokenizer-type NullTokenizer", 1024, False),
         # Of several names of a tokenizer the longest counts.
-        ("--make-vocab-size-divisible-by 1 --tokenizer-type HuggingFaceTokenizer --tokenizer-model mistralai/Mixtral-8x22B-v0.1", 32000, False),
         ("--make-vocab-size-divisible-by 1 --tokenizer-type HuggingFaceTokenizer --tokenizer-model mistralai/Mixtral-8x22B-Instruct-v0.1", 32768, False),
-        ("--padded-vocab-size 777", 777, False),
     ],
 )  # fmt: skip
 def test_vocabularies_are_the_tokenizer_s_or_a_guess_that_says_so(words, rows, guessed):
@@ -253,7 +234,6 @@ def test_arguments_in_yaml():
 @rows(
     ("directive", "cluster", "why"),
     [
-        ("--constraint=a100", "superpod-a100", "--constraint=a100 names the GPU"),
         ("-C v100-32g", "dgx-2h-superpod", "-C v100-32g names the GPU"),
         ("--gres=gpu:h200:8", "superpod-h200", "--gres=gpu:h200:8 names the GPU"),
         ("--account=six@a100", "superpod-h100", "the file names none"),

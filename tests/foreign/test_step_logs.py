@@ -88,7 +88,6 @@ def test_a_long_and_damaged_log_is_read_line_by_line(tmp_path, scenario):
         ("a folder", lambda path: path.mkdir(), "is a folder"),
         ("nothing", lambda path: None, "cannot read"),
         ("no steps", lambda path: path.write_text("loss 1.0\nloss 0.9\n"), "no step times in a known form"),
-        ("bytes", lambda path: path.write_bytes(b"\x00\x01\x02"), "is not text"),
         ("one step", lambda path: path.write_text("_step,_timestamp\n1,5.0\n"), "fewer than two steps"),
         ("no steps counted", lambda path: path.write_text("loss,_runtime\n1,5.0\n"), "export _step too"),
     ),
@@ -103,9 +102,6 @@ def test_what_is_no_log_is_refused(name, make, message, tmp_path):
 PRINTED = [  # values as Megatron-LM prints them in place of those of the log, facts
     ({}, {"plan.tp": 8, "plan.microbatch_size": 4, "plan.recompute": "selective", "training.precision": "fp16", "model.num_layers": 48}),
     ({"exp_avg_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True}, {"training.moment_precision": "bf16"}),
-    ({"window_size": "(1023, 0)"}, {"model.sliding_window": 1024}),
-    ({"group_query_attention": True, "num_query_groups": 8}, {"model.num_kv_heads": 8}),
-    ({"overlap_grad_reduce": True}, {"stack.overlap_grad_reduce": True}),
     ({"optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}, {"plan.optimizer_offload": 0.5}),
     ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2}, {"plan.recompute": "full", "plan.recompute_method": "block", "plan.recompute_num_layers": 2}),
     ({"recompute_granularity": "selective", "recompute_modules": "['core_attn', 'layernorm']"}, {"plan.recompute_modules": ["core_attn", "layernorm"]}),

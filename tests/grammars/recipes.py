@@ -509,7 +509,8 @@ def with_keys(base, keys):
         *sections, last = path.split(".")
         place = data
         for name in sections:
-            place = place.setdefault(name, {})
+            place[name] = place[name] if isinstance(place.get(name), dict) else {}
+            place = place[name]
         place[last] = value
         if value is None:
             del place[last]
