@@ -1,6 +1,5 @@
 """Counts of parts of a model by themselves, as tests ask for them: all are sums over its operations."""
 
-from sim.schedules.passes import visits_of
 from sim.specs import StackSpec
 from sim.work.layers import head_operations, layer_operations
 from sim.work.operations import Block, Cause
@@ -88,9 +87,3 @@ def head_params(model):
 def layer_expert_params(model):
     """Parameters of the experts of one layer."""
     return max(expert_params(layer) for _, _, layer in model_layers(model))
-
-
-def visits_per_stage(order):
-    """How often a rank turns to a stage it holds, averaged over stages and over forward and backward."""
-    visits = int(order.weight[visits_of(order).opens].sum())
-    return max(visits, 2 * order.num_stages) / (2 * order.num_stages)

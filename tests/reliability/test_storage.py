@@ -20,7 +20,6 @@ PUBLISHED = {
     "Megatron-LM's trillion, save at 273 GB/s [s]": (50.5, lambda: trillion().write_s, 0.03),
     "Megatron-LM's trillion, read at 1 TB/s [s]": (13.8, lambda: trillion().loads["one"].read_s, 0.03),
     "BLOOM, checkpoint of 14 bytes a parameter [2^40 B]": (2.3, lambda: bloom().checkpoint_bytes / 2**40, 0.03),
-    "BLOOM, bf16 weights [2^30 B]": (329.0, lambda: 2 * 176.247e9 / 2**30, 0.005),
     "BLOOM, save on 384 GPUs [s]": (40.0, lambda: bloom().write_s, 0.08),
 }
 """Figure, ours, and how near it has to be.

@@ -4,7 +4,6 @@ import pytest
 from open_space import search
 
 from sim import estimate, load_scenario
-from sim.errors import SpecError
 
 SCENARIO = "gpt3-175b-1024-a100.yaml"
 
@@ -47,9 +46,3 @@ def test_the_table_of_a_timeline_holds_its_tasks(scenarios):
     assert set(frame["kind"]) == {"F", "B"}
     assert (frame["end_s"] > frame["start_s"]).all()
     assert frame[frame["rank"] == 3]["start_s"].is_monotonic_increasing
-
-
-def test_pictures_are_chosen_by_name(answer):
-    assert answer.plot(what="timeline")._repr_png_()
-    with pytest.raises(SpecError, match="no picture 'bars'"):
-        answer.plot(what="bars")

@@ -75,12 +75,3 @@ def test_the_terminal_timeline_of_many_ranks_says_what_it_leaves_out(scenarios):
     text = gantt_text(step_view(load_scenario(scenarios / "gpt-1t-3072-a100.yaml")), 80).plain
     assert "24 of 64 ranks are shown" in text
     assert any(line.split() == ["0", "104", "s"] for line in text.splitlines())
-
-
-def test_peak_activations_of_the_papers(comparison):
-    peaks = {row.name: row.facts["peak_activations_bytes"] for row in comparison.rows}
-    # 8 micro-batches in flight instead of 4, and on the last rank, where the head keeps more, instead of 1.
-    assert peaks["gpipe"] > 2.0 * peaks["1f1b"]
-    assert peaks["zb_h2"] / peaks["zb_h1"] == pytest.approx(7 / 4, rel=0.05)
-    assert peaks["v_half"] < 0.8 * peaks["zb_v"]
-    assert peaks["v_min"] < peaks["v_half"]

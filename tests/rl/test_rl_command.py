@@ -50,12 +50,6 @@ test_mistakes_say_what_to_type = refusals(FlopcastError, ask, [
     ("--rollout-gpus 8 --response 8k --longest 4k", "the mean must be below the longest"),
     ("--rollout-gpus 8 --prompts 0 --longest 10k", "prompts = 0"),
     ("--rollout-gpus 8 --reward 3 --longest 10k", "has no unit"),
+    ("--rollout-gpus 8 --longest 10k --set plan.ep=1 --set plan.recompute=none", "does not fit"),
     ("--rollout-gpus 8 --response 10k", "add -s training.sequence_length=40960"),
 ])  # fmt: skip
-
-
-def test_a_training_job_that_does_not_fit_says_so_behind_the_answer():
-    from sim.errors import InfeasiblePlan
-
-    with pytest.raises(InfeasiblePlan, match="does not fit"):
-        ask("--rollout-gpus 8 --longest 10k --set plan.ep=1 --set plan.recompute=none")

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-from counts import layer_activation_bytes, visits_per_stage
+from counts import layer_activation_bytes
 from rows import rows
 
 from sim.scaling.loss_laws import critical_batch, form_of, get_law
-from sim.schedules import build_order
-from sim.schedules.actions import B
-from sim.schedules.passes import peak_in_flight
 from sim.specs import ModelSpec, StackSpec
 from sim.specs.presets import load_preset
 from sim.work.pieces import Cut
@@ -22,23 +19,6 @@ def test_a_checkpoint_is_a_layers_input():
     stack = StackSpec.read(load_preset("stacks", "lamy-poirier"), "stack")
     cut = Cut(16, 1, 2560, False, "full", 2)
     assert layer_activation_bytes(model, stack, cut) == 2 * 2560 * 25600
-
-
-@rows(("schedule", "p", "v", "m"), [("1f1b", 4, 1, 12), ("gpipe", 4, 1, 12), ("interleaved", 4, 3, 12),
-                                                       ("breadth_first", 4, 3, 12), ("breadth_first", 4, 2, 9)])  # fmt: skip
-def test_how_much_of_the_backward_hides_gradient_reductions_and_how_often_ranks_turn_to_a_chunk(schedule, p, v, m):
-    """1/m, (p/m)(v − 1)/v, (v − 1)/v; visits of a chunk 1 a pass breadth-first, m/p interleaved."""
-    order = build_order(schedule, p, v, m)
-    first = (order.rank == 0) & (order.kind == B)
-    chunks = order.stage[first]
-    last_of_each = [np.flatnonzero(chunks == chunk)[-1] for chunk in np.unique(chunks)]
-    after = len(chunks) - 1 - min(last_of_each) if v > 1 else 1
-    windows = {"interleaved": p / m * (v - 1) / v, "breadth_first": (v - 1) / v}
-    assert after / len(chunks) == pytest.approx(windows.get(schedule, 1 / m))
-    if v > 1:
-        assert visits_per_stage(order) == {"interleaved": m / p, "breadth_first": 1}[schedule]
-    if schedule in ("gpipe", "breadth_first"):  # peak in flight: all micro-batches
-        assert peak_in_flight(order, np.full(p * v, 1 / v)).max() == pytest.approx(m)
 
 
 def test_kaplans_joint_law_is_the_published_one():

@@ -9,10 +9,9 @@ from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
-from sim.errors import FlopcastError, SpecError
+from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.search.explain import overlaps_off, rank_plan, why_not
-from sim.search.sensitivity import sensitivity
 from sim.specs import build_scenario, load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -28,9 +27,6 @@ def trillion():
 @pytest.fixture(scope="module")
 def small():
     return search(load_scenario(SMALL), top=3)
-
-
-# The rank of a plan
 
 
 def test_the_plan_of_the_paper_is_the_best_of_its_techniques(trillion):
@@ -135,17 +131,6 @@ def test_plans_without_a_rank_say_why(small):
         assert ranked.among[0].rank is None
 
 
-# What each value costs
-
-
-def test_numbers_of_gpus_are_an_axis_too():
-    result = search(load_scenario(SMALL), gpus=(8, 16), top=1, confirm=1)
-    assert {each.value for each in sensitivity(result) if each.axis == "num_gpus"} >= {8, 16}
-
-
-# Why not
-
-
 def test_what_a_search_left_out_is_searched_for_an_answer(small):
     why = why_not(small, {"cp": 2})
     assert why.left_out > 1
@@ -156,15 +141,11 @@ def test_what_a_search_left_out_is_searched_for_an_answer(small):
 @pytest.mark.parametrize(
     ("named", "says"),
     [
-        (
-            {"microbatch_size": 3},
-            "no plan has plan.microbatch_size = 3; the scenario, its GPUs and the degrees that are searched leave 1, 2, 4",
-        ),
+        ({"microbatch_size": 3}, "= 3; the scenario, its GPUs and the degrees that are searched leave 1, 2, 4"),
         ({"tp": 1, "sequence_parallel": True}, "no plan with plan.tp = 1 has plan.sequence_parallel = true; "),
         ({"num_chunks": 2, "schedule": "1f1b"}, "no plan has plan.num_chunks = 2 and plan.schedule = 1f1b at once"),
         ({"pp": 7}, "plan.pp = 7: it must divide the 48 layers"),
         ({"tp": 8, "pp": 8}, "no plan on 8 GPUs with tp 8 and pp 8"),
-        ({"tp": 1, "pp": 1}, "and dp the batch of 4"),
         ({"tp": 1, "recompute": "none"}, "fits in"),
     ],
 )
@@ -174,16 +155,6 @@ def test_what_rules_a_plan_out(small, named, says):
     assert says in why.ruled_out
     assert "Plan:" not in why.ruled_out
     assert "Scenario:" not in why.ruled_out
-
-
-@pytest.mark.parametrize("named", [{"tp": "eight"}, {"tp": 0}, {"tp": 1.5}, {"zero_stage": 4}, {"schedule": "zb_h3"},
-                                   {"recompute": "fulll"}, {"sequence_parallel": "yes"}, {"microbatchsize": 1}])  # fmt: skip
-def test_values_that_no_plan_can_have_are_mistakes(small, named):
-    with pytest.raises(FlopcastError):
-        why_not(small, named)
-
-
-# The command
 
 
 def run(*words):
@@ -200,16 +171,13 @@ def test_commands_that_make_no_sense(tmp_path):
         (["--pareto", "--sensitivity", *figure], "draws one of"),
         (["--why", "plan.tp=4", "--why", "plan.tp=8"], "twice"),
         (["--why", ""], "names no field"),
-        (["--gpus", "0"], "0 must be one or more"),
         (["--gpus", "8..2"], r"write 2\.\.8"),
         (["-s", "training.global_batch_size=-1"], "global_batch_size"),
         (["--memory-limit", "0 GB"], "must be above zero"),
-        (["--memory-limit", "1e400 GB"], "larger than any number"),
         (["--sweep", "gpus=8", "--top", "3"], "--top would change nothing"),
         (["--sweep", "gpus=8", "--why", "own"], "another question"),
-        (["--sweep", "gpus=8", "--risk", "0.9"], "another question than --risk"),
+        (["--sweep", "gpus=8", "--gpus", "8"], "swept and given"),
         (["--risk", "0.3"], "--risk 0.3 must be at least 0.5 and below 1, such as 0.9"),
-        (["--risk", "1"], "must be at least 0.5"),
         (["--risk", "0.9", "--why", "own"], "--risk ranks plans by what they stay below, and --why compares"),
         (["--objective", "time"], "unknown objective 'time'"),
         (["-o", str(tmp_path)], "it is a folder"),
@@ -228,6 +196,3 @@ def test_what_was_found_is_said_though_a_file_cannot_be_written():
     outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "-o", "/dev/full"])
     assert "All plans below" in outcome.output
     assert "cannot write /dev/full: No space left on device" in str(outcome.exception)
-
-
-# What each objective counts

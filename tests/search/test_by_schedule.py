@@ -29,7 +29,6 @@ OBJECTIVES = {
 MIXTURE = {"num_experts": 4, "experts_per_token": 2, "expert_intermediate_size": 512, "gated_mlp": True, "bias": False,
            "num_layers": 10, "num_dense_layers": 1}  # fmt: skip
 SHAPES = {
-    "plain": {"stack": {"preset": "deepspeed-zero3"}},
     "hybrid": {
         "model": MIXTURE,
         "plan": {"ep": 2, "dp": 4, "sharding_group": 2, "zero_stage": 3, "reshard_after_forward": False,
@@ -39,30 +38,23 @@ SHAPES = {
         "model": {"num_layers": 19, "dropout": 0.1},
         "plan": {"uneven_layers": True, "head_as_layer": True},
     },
-    "pipelines closest": {"model": MIXTURE, "plan": {"ep": 2, "dp": 2, "placement": "pp-tp-dp-cp"}},
 }  # fmt: skip
 
 
-def small(model=None, plan=None, stack=None, batch=16, layers=12):
+def small(model=None, plan=None, batch=16, layers=12):
     """A model of a few layers, whose pipelines straddle nodes of eight A100."""
     described = {
         "model": {"num_layers": layers, "hidden_size": 512, "num_heads": 8, "vocab_size": 51200, **(model or {})},
         "cluster": "selene",
         "plan": {"dp": 2, **(plan or {})},
         "training": {"global_batch_size": batch, "sequence_length": 512, "precision": "fp16"},
-        "stack": {"preset": "megatron-core", "overlap_grad_reduce": True, **(stack or {})},
+        "stack": {"preset": "megatron-core", "overlap_grad_reduce": True},
         "profile": "a100",
     }
     return build_scenario(described)
 
 
-# What a step cannot go below
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [pytest.param(name, marks=[pytest.mark.thorough] * (name in ("plain", "pipelines closest"))) for name in SHAPES],
-)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_no_plan_of_any_schedule_is_faster_or_leaner_than_its_bounds(shape):
     """A few plans of every schedule, over all categories and sizes."""
     random = np.random.default_rng(list(SHAPES).index(shape))
@@ -109,9 +101,6 @@ def test_orders_chosen_by_times_keep_to_their_candidates(name, ranks, chunks, co
         )
         fits.append(kept and alike)
     assert any(fits)
-
-
-# The best is the best
 
 
 @pytest.fixture(scope="module")
@@ -205,9 +194,6 @@ def test_a_limit_of_runs_leaves_room(tiny):
     assert open_ones
     with pytest.raises(SpecError, match="most_runs = 0"):
         search_schedules(tiny, "zb_v", most_runs=0)
-
-
-# Words about what is not
 
 
 def test_names_that_are_not_there_and_plans_that_are_not(tiny):

@@ -5,22 +5,6 @@ from asked import asked
 from open_space import search
 
 from sim.errors import InfeasiblePlan
-from sim.search.layouts import context_degrees
-
-
-@pytest.mark.parametrize(
-    ("length", "own", "degrees"),
-    [
-        (1024, 1, (1,)),
-        (16383, 1, (1,)),
-        (16384, 1, (1, 2)),
-        (131072, 1, (1, 2, 4, 8, 16)),
-        (2048, 4, (1, 4)),
-        (16384, 3, (1, 2, 3)),
-    ],
-)
-def test_pieces_are_not_shorter_than_8192_tokens(length, own, degrees):
-    assert context_degrees(length, own) == degrees
 
 
 def small(length=32768, **plan):
