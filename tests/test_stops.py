@@ -50,7 +50,7 @@ def test_every_file_is_written_by_the_function_that_leaves_no_half_ones():
         if writes.search(line) and "lambda place" not in line and "os.devnull" not in line
     }
     assert places == {
-        "calibration/measurement.py", "sim/canvas.py", "validation/job/launch.py", "validation/steps.py",
+        "calibration/measurement.py", "sim/canvas.py", "validation/job/launch.py", "validation/job/rank.py", "validation/steps.py",
     }  # fmt: skip
 
 

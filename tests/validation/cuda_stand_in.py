@@ -1,6 +1,9 @@
 """A machine with GPUs, for code that runs where there is none: device "cuda" means the CPU, and NCCL means gloo.
 
-It patches torch, and `python -m cuda_stand_in job --quick …` then goes on as flopcast validate.
+Started in place of a program's own module, it patches torch and then goes on as that program:
+
+    python -m cuda_stand_in rank MODULE JOB_FILE OUT_FILE     as flopcast_validation.job.rank
+    python -m cuda_stand_in verb job --quick …                as flopcast validate
 """
 
 import os
@@ -20,8 +23,9 @@ SHAPE = GptShape(num_layers=4, hidden_size=64, num_heads=4, vocab_size=64, seque
 #: What --quick runs here: every kind of parallelism, on up to four ranks.
 SUITE = (
     Configuration(2, 1, 2, "1f1b", 2, recompute="full"),
-    Configuration(1, 2, 2, "zb_interleaved", 4, num_chunks=2),
+    Configuration(1, 2, 1, "zb_interleaved", 4, num_chunks=2, cp=2),
     Configuration(1, 1, 2, "1f1b", 2, zero_stage=3),
+    Configuration(1, 1, 2, "1f1b", 2, num_experts=4, ep=2),
 )
 asked: list[str] = []
 """Names of the functions of torch.cuda that were called."""
@@ -83,7 +87,7 @@ def _answering(name, answer):
 def install():
     """Patch torch, and what the job has imported from it by name."""
     settle("cpu")  # memory that is handed out again, as a GPU's allocator does
-    from flopcast_validation.job import bench, choose, compare, model, single, train  # noqa: F401  whole before the patch
+    from flopcast_validation.job import bench, choose, compare, model, rank, single, train  # noqa: F401  whole before the patch
 
     properties = SimpleNamespace(
         name=NAME, multi_processor_count=108, total_memory=MEMORY_BYTES, L2_cache_size=40 << 20, major=8, minor=0
@@ -115,16 +119,22 @@ def install():
     _CpuForCuda().__enter__()
 
 
-def main(*words):
-    """Go on as the verb."""
+def main(what, *words):
+    """Go on as the program."""
     if "COVERAGE_PROCESS_START" in os.environ:
         import coverage
 
         coverage.process_startup()
     install()
-    from flopcast_validation.cli import app
+    if what == "rank":
+        from flopcast_validation.job import rank
 
-    app(list(words))
+        rank.main(*words)
+        assert {"set_device", "synchronize", "empty_cache"} <= set(asked), asked
+    else:
+        from flopcast_validation.cli import app
+
+        app(list(words))
 
 
 if __name__ == "__main__":

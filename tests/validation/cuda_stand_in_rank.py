@@ -1,14 +1,8 @@
-"""flopcast_validation.job.train on GPUs that the CPU stands in for: a module of a job, imported by each rank."""
+"""flopcast_validation.job.rank on GPUs that the CPU stands in for: `python -m cuda_stand_in_rank MODULE JOB_FILE OUT_FILE`."""
+
+import sys
 
 import cuda_stand_in
 
-from flopcast_validation.job import train
-
-cuda_stand_in.install()
-
-
-def run(job):
-    """Train, and ask torch.cuda for what a GPU needs."""
-    answer = train.run(job)
-    assert {"set_device", "synchronize"} <= set(cuda_stand_in.asked), cuda_stand_in.asked
-    return answer
+if __name__ == "__main__":
+    cuda_stand_in.main("rank", *sys.argv[1:])

@@ -65,8 +65,14 @@ def test_shares_of_unequal_work(costs_of):
 
 
 def test_what_the_job_cannot_cut_is_refused():
-    with pytest.raises(SpecError, match="layer by layer"):
-        Configuration(zero_stage=3, dp=2, pp=2, schedule="1f1b")
+    for wrong, why in (
+        ({"zero_stage": 3, "dp": 2, "pp": 2, "schedule": "1f1b"}, "layer by layer"),
+        ({"num_experts": 4, "ep": 2}, "over all replicas"),
+        ({"num_experts": 3, "ep": 2, "dp": 2}, "multiple of ep"),
+        ({"num_experts": 4, "ep": 2, "dp": 2, "tp": 2}, "over all replicas"),
+    ):
+        with pytest.raises(SpecError, match=why):
+            Configuration(**wrong)
 
 
 @pytest.mark.slow
@@ -81,16 +87,18 @@ def test_what_the_job_cannot_cut_is_refused():
 )
 def test_losses_are_those_of_one_process(cut, precision):
     pytest.importorskip("torch", reason="the real job needs torch")
-    from flopcast_validation.job.compare import LOSS_TOLERANCE, check_losses, run_configuration
+    from flopcast_validation.job.compare import LOSS_TOLERANCE, check_losses
+    from flopcast_validation.job.launch import run_configuration
 
     shape = replace(SMALL, precision=precision)
     result = run_configuration(shape, cut, "cpu", steps=3)
     # Far below what is borne, which larger models and more steps need.
     assert check_losses(result["losses"], shape, cut, "cpu") <= LOSS_TOLERANCE[precision] / 5
-    assert len(result["orders"]) == cut.num_ranks
+    assert len(result["trace"]) == cut.num_ranks
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
-    for rank, done in result["orders"]:  # what torch did is what the simulator plays
-        assert done == [str(action) for action in order.actions[rank]]
+    for rank in result["trace"]:  # what torch did is what the simulator plays
+        done = [f"{stage}{kind}{number}" for kind, stage, number, *_ in sorted(rank["events"], key=lambda e: e[3])]
+        assert done == [str(action) for action in order.actions[rank["pp"]]]
 
 
 def test_a_wrong_loss_is_told(monkeypatch):
@@ -107,15 +115,35 @@ def test_a_wrong_loss_is_told(monkeypatch):
         compare.check_losses([2.0, 2.0, 2.0], GptShape(), cut, "cpu")
 
 
+def test_experts_are_used_evenly_and_weighed_by_the_router():
+    torch = pytest.importorskip("torch", reason="the real job needs torch")
+    from flopcast_validation.job.experts import Experts
+
+    torch.manual_seed(1)
+    block = Experts(hidden=16, width=32, num_experts=4, per_token=2)
+    x = torch.randn(2, 8, 16)
+    chosen, weights = block._route(x.flatten(0, 1))
+    assert torch.bincount(chosen.flatten()).tolist() == [8, 8, 8, 8]
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(16))
+    plain = torch.stack(
+        [
+            sum(weight * block.experts[expert](token) for expert, weight in zip(two, both, strict=True))
+            for token, two, both in zip(x.flatten(0, 1), chosen.tolist(), weights, strict=True)
+        ]
+    )
+    torch.testing.assert_close(block(x), plain.view_as(x))
+
+
 @pytest.mark.thorough
-def test_quick_mode_predicts_measures_and_writes(tmp_path):
+def test_quick_mode_predicts_measures_writes_and_draws(tmp_path):
     pytest.importorskip("torch", reason="the real job needs torch")
-    out = tmp_path / "job.json"
+    out, figure = tmp_path / "job.json", tmp_path / "job.png"
     program = (
         "from flopcast_validation.cli import app; from flopcast_validation.job import choose, configs;"
         "choose.QUICK_SUITE = configs.QUICK_SUITE[1:2]; app()"  # one cut shows what three would
     )
-    command = [sys.executable, "-c", program, "job", "--quick", "--steps", "3", "--device", "cpu", "--json", str(out)]
+    command = [sys.executable, "-c", program, "job", "--quick", "--steps", "3", "--device", "cpu"]
+    command += ["--json", str(out), "--figure", str(figure)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     data = json.loads(out.read_text())
@@ -124,6 +152,7 @@ def test_quick_mode_predicts_measures_and_writes(tmp_path):
         assert row["loss_error"] <= data["loss_tolerance"]
         assert min(row["predicted_s"], row["measured_s"]) > 0  # how near they are a shared machine cannot say
     assert data["model"]["hidden_size"] == QUICK_SHAPE.hidden_size
+    assert figure.stat().st_size > 10_000
 
 
 def test_a_scenario_whose_ranks_would_share_cores_says_so(scenarios):

@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,10 @@ from sim.work.operations import Cause
 
 pytest.importorskip("torch", reason="the real job needs torch")
 
-from flopcast_validation.job import choose
+from flopcast_validation.job import choose, launch
 from flopcast_validation.job.calibrate import base_profile
 from flopcast_validation.job.compare import LOSS_TOLERANCE, check_losses
-from flopcast_validation.job.launch import launch
-from flopcast_validation.job.predict import CalibratedMachine, predict, scenario_of, with_host, with_update
+from flopcast_validation.job.predict import CalibratedMachine, predict, scenario_of, with_host_behind, with_update
 
 ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
 A100 = {"device_kind": "cuda", "device": "NVIDIA A100-SXM4-80GB", "num_gpus": 8, "memory_bytes": 85e9}
@@ -38,8 +37,9 @@ HOST = dict.fromkeys(("layer_forward_s", "layer_backward_s", "layer_update_s"), 
 @pytest.mark.thorough
 def test_two_nodes_of_gpus_under_torchrun_run_every_kind_of_parallelism(tmp_path):
     """Four ranks run the verb; the first leads. Each configuration's losses are held against one process's."""
-    out = tmp_path / "job.json"
-    verb = ["cuda_stand_in", "job", "--quick", "--steps", "2", "--device", "cuda", "--json", str(out)]
+    out, figure = tmp_path / "job.json", tmp_path / "job.png"
+    verb = ["cuda_stand_in", "verb", "job", "--quick", "--steps", "2", "--device", "cuda"]
+    verb += ["--json", str(out), "--figure", str(figure)]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -60,20 +60,21 @@ def test_two_nodes_of_gpus_under_torchrun_run_every_kind_of_parallelism(tmp_path
     assert codes == [0, 0], (tmp_path / "node0.txt").read_text()[-3000:]
     data = json.loads(out.read_text())
     cuts = [row["name"] for row in data["rows"]]
-    for kind in ("tp2 pp1 dp2", "pp2", "zb_interleaved", "zero3", "recompute"):
+    for kind in ("tp2 pp1 dp2", "pp2", "zb_interleaved", "zero3", "ep2 of 4", "cp2", "recompute"):
         assert any(kind in name for name in cuts), kind
     assert data["loss_tolerance"] == LOSS_TOLERANCE["bf16"]
     assert max(row["loss_error"] for row in data["rows"]) < LOSS_TOLERANCE["bf16"] / 5
     assert min(row["predicted_s"] for row in data["rows"]) > 0
     assert data["machine"]["ranks"] == 4
+    assert figure.stat().st_size > 10_000
 
 
 @pytest.mark.thorough
-def test_on_one_machine_ranks_of_gpus_are_forked(monkeypatch):
+def test_on_one_machine_torchrun_starts_ranks_of_gpus(monkeypatch):
+    monkeypatch.setattr(launch, "ENTRY", "cuda_stand_in_rank")
     monkeypatch.syspath_prepend(str(HERE))
     cut = Configuration(1, 1, 2, "gpipe", 2)
-    job = {"shape": asdict(TINY), "configuration": asdict(cut), "device": "cuda", "steps": 3}
-    found = launch("cuda_stand_in_rank", job, 2)
+    found = launch.run_configuration(TINY, cut, "cuda", 3)
     assert check_losses(found["losses"], TINY, cut, "cpu") < LOSS_TOLERANCE["bf16"]
 
 
@@ -82,14 +83,14 @@ def test_a_visit_to_a_gpu_takes_its_kernels_or_its_launches_whichever_is_longer(
     scenario = scenario_of(TINY, cut, NODE, base_profile(NODE))
     home = np.arange(2)
     priced = with_update(stage_costs(scenario), scenario, home)
-    slow = CalibratedMachine(base_profile(NODE), NODE, None, {Configuration(): HOST})
-    waited = with_host(priced, cut, slow, home)
+    slow = CalibratedMachine(base_profile(NODE), NODE, (), {(Configuration(), False): HOST})
+    waited = with_host_behind(priced, cut, slow, home)
     np.testing.assert_allclose(waited.forward_s, 2e-3)  # two layers of a millisecond, kernels far shorter
     np.testing.assert_allclose(waited.backward_s, 2e-3)
     np.testing.assert_allclose(waited.optimizer_s, 2e-3)
     assert (waited.passes[FORWARD, Cause.HOST] < 2e-3).all()
     quick = {name: 1e-9 * seconds for name, seconds in HOST.items()}
-    hidden = with_host(priced, cut, replace(slow, host={Configuration(): quick}), home)
+    hidden = with_host_behind(priced, cut, replace(slow, host={(Configuration(), False): quick}), home)
     np.testing.assert_allclose(hidden.forward_s, priced.forward_s)
     np.testing.assert_allclose(hidden.backward_s, priced.backward_s)
     np.testing.assert_allclose(hidden.optimizer_s, priced.optimizer_s)
@@ -110,7 +111,7 @@ def test_the_largest_model_that_a_gpu_trains_is_taken(monkeypatch, memory_gb, la
     monkeypatch.setattr(choose, "describe", lambda device: A100 | {"memory_bytes": memory_gb * 1e9})
     found = choose.choose("auto", False, "cuda")
     assert (found.shape.num_layers, found.shape.hidden_size, found.shape.precision) == (layers, hidden, "bf16")
-    assert len(found.suite) > 18
+    assert len(found.suite) > 25
     assert max(cut.num_ranks for cut in found.suite) == 8
     assert str(hidden) in found.notes[0]
 
@@ -124,7 +125,7 @@ def test_suites_for_gpus_use_all_ranks_and_every_kind(ranks):
         nodes = (-(-cut.num_ranks // 8), 8)
         assert predict(SIZES["small"][0], cut, machine_of(nodes)).step_time_s > 0
     if ranks >= 4:
-        kinds = {"tp": 1, "pp": 1, "dp": 1}
+        kinds = {"tp": 1, "pp": 1, "dp": 1, "cp": 1, "ep": 1}
         assert all(any(getattr(cut, kind) > one for cut in suite) for kind, one in kinds.items())
         assert {"1f1b", "interleaved", "zb_interleaved", "zb_v"} <= {cut.schedule for cut in suite}
         assert {1, 3} == {cut.zero_stage for cut in suite}
@@ -132,7 +133,7 @@ def test_suites_for_gpus_use_all_ranks_and_every_kind(ranks):
 
 def machine_of(nodes):
     """A machine of so many nodes, as if it had been calibrated."""
-    return CalibratedMachine(base_profile(NODE), NODE, None, {Configuration(): HOST}, nodes)
+    return CalibratedMachine(base_profile(NODE), NODE, (), {(Configuration(), False): HOST}, nodes)
 
 
 def test_what_a_gpu_has_no_memory_for_is_done_without(monkeypatch, tmp_path):
@@ -146,7 +147,7 @@ def test_what_a_gpu_has_no_memory_for_is_done_without(monkeypatch, tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(single, "single_process", full)
-    assert single.run({"shape": asdict(TINY), "device": "cpu", "steps": 2, "batch": 2}) is None
+    assert single.run(single.described(TINY, Configuration(), "cpu", 2)) is None
     journal = Journal(tmp_path / "kernels.jsonl", {"device": "none"})
-    bench.measure_kernels(journal, [Case("gemm", {"m": 1}, full)], "cpu", 0.1)
+    bench.measure_kernels(journal, [Case("gemm", {"m": 1}, full)], "cpu", 0.0)
     assert not journal.done

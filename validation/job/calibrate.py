@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from flopcast_calibration.measurement import Shape as Measured
 from flopcast_calibration.node import measured_cluster
 from flopcast_validation.job.bench import tiny
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.launch import joined_world, launch
+from flopcast_validation.job.launch import launch
 from flopcast_validation.job.predict import CalibratedMachine, scenario_of, with_update
+from flopcast_validation.job.world import joined_world
 from sim.pricing.stages import StageSeconds, stage_costs
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.loading import profile_of_gpu
 
 _SHARED_BY = 8
 """Processes at most for measuring how cores are shared."""
+_BENCH = "flopcast_validation.job.bench"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Bench:
     ranks: int
     ranks_per_node: int
     journal: Path
-    quick: bool
+    patience_s: float
     report: Callable[[str], None]
 
     @property
@@ -53,9 +55,8 @@ class Bench:
 
     def ask(self, what: str, ranks: int, **more: Any) -> Any:
         """Have `ranks` processes measure something together."""
-        self.report(what)
-        common = {"device": self.device, "shape": asdict(self.shape), "quick": self.quick}
-        return launch("flopcast_validation.job.bench", {**common, "what": what, **more}, ranks)
+        common = {"device": self.device, "shape": asdict(self.shape), "patience_s": self.patience_s}
+        return launch(_BENCH, {**common, "what": what, **more}, ranks)
 
     def scenario(self, cut: Configuration, shape: GptShape | None = None, profile: Profile | None = None) -> Scenario:
         """What the simulator is asked about a configuration on this machine, nothing shared."""
@@ -69,18 +70,19 @@ def calibrate_machine(
     suite: tuple[Configuration, ...],
     device: str,
     folder: Path,
-    quick: bool,
+    patience_s: float,
     report: Callable[[str], None],
 ) -> tuple[CalibratedMachine, dict[str, Any]]:
     """Kernels, collectives, host times and the sharing of cores; never a configuration of the suite.
 
-    Measurements are kept in `folder`, and those already there are not taken again. Returns what to predict with, and
-    the facts for the record: device, host times, how cores are shared.
+    Measurements are kept in `folder`, and those already there are not taken again. Each kind waits up to `patience_s`
+    [s] for other programs to leave the machine alone. Returns what to predict with, and the facts for the record:
+    device, host times, how cores are shared.
     """
     found = describe(device)
     ranks, per_node = ranks_there_are(device, found)
     node = str(measured_cluster(found).node.name)
-    bench = Bench(shape, suite, device, node, ranks, per_node, folder / "kernels.jsonl", quick, report)
+    bench = Bench(shape, suite, device, node, ranks, per_node, folder / "kernels.jsonl", patience_s, report)
     questions = _measure_kernels(bench)
     _measure_collectives(bench)
     cores, sharing = _measure_sharing(bench)
@@ -92,9 +94,9 @@ def calibrate_machine(
         **{name: data.machine[name] for name in ("device", "torch", "python", "date") if name in data.machine},
         "processors": os.cpu_count(),
         "ranks": ranks,
-        "cores": cores,
+        "cores": dict(cores),
         "sharing": sharing,
-        "host_s": {cut.name: times for cut, times in machine.host.items()},
+        "host_s": {f"{cut.name}{' crowded' if many else ''}": times for (cut, many), times in machine.host.items()},
         "fit_median_error": {name: fit.median_error for name, fit in fitted.fits.items()},
     }
     return machine, facts
@@ -114,9 +116,11 @@ def ranks_there_are(device: str, found: dict[str, Any]) -> tuple[int, int]:
 
 def _measure_kernels(bench: Bench) -> list[Scenario]:
     """Time the kernels of one process; the scenarios whose kernels they are."""
-    alike = dict.fromkeys((cut.tp, cut.microbatch_size) for cut in bench.suite)
-    cuts = [Configuration(tp=tp, microbatches=1, microbatch_size=size) for tp, size in alike]
+    names = ("tp", "cp", "microbatch_size", "num_experts")
+    alike = dict.fromkeys(tuple(getattr(cut, name) for name in names) for cut in bench.suite)
+    cuts = [Configuration(microbatches=1, **dict(zip(names, values, strict=True))) for values in alike]
     questions = [bench.scenario(cut) for cut in cuts]
+    bench.report("kernels")
     described = [question.model_dump(mode="json") for question in questions]
     bench.ask("kernels", 1, journal=str(bench.journal), scenarios=described)
     return questions
@@ -130,6 +134,7 @@ def _measure_collectives(bench: Bench) -> None:
     kept = Journal(bench.journal, describe(bench.device))
     left = [task for task in _collectives(bench, most) if Measurement("collective", task, 1.0).key not in kept.done]
     if left:
+        bench.report("collectives")
         together = bench.ranks if bench.nodes else max(int(task["num_ranks"]) for task in left)
         bench.ask("collectives", together, journal=str(bench.journal), tasks=left, ranks_per_node=bench.ranks_per_node)
 
@@ -140,8 +145,10 @@ def _collectives(bench: Bench, most: int) -> list[Measured]:
     most : ranks of the largest group.
     """
     gpu = bench.device == "cuda"
-    largest = 30 if gpu and not bench.quick else 25
-    sizes = [2**exponent for exponent in range(12, largest + 1, 2 if bench.quick else 1)]
+    experts = ("all_to_all",) if any(cut.ep > 1 for cut in bench.suite) else ()
+    operations = ("all_reduce", "all_gather", "reduce_scatter", "send", *experts)
+    largest = 30 if gpu and bench.patience_s else 25
+    sizes = [2**exponent for exponent in range(12, largest + 1, 1 if bench.patience_s else 2)]
     inside = [size for size in (2, 4, 8) if size <= min(most, bench.ranks_per_node)] if gpu else [2]
     groups = [{"num_ranks": size, "num_nodes": 1} for size in inside]
     if most > bench.ranks_per_node:
@@ -149,37 +156,69 @@ def _collectives(bench: Bench, most: int) -> list[Measured]:
     pairs = [{"num_ranks": 2, "num_nodes": nodes} for nodes in (1, 2) if nodes == 1 or most > bench.ranks_per_node]
     return [
         {"operation": name, **group, "nbytes": size}
-        for name in ("all_reduce", "all_gather", "reduce_scatter", "send")
+        for name in operations
         for group in (pairs if name == "send" else groups)
         for size in sizes
     ]
 
 
-def _measure_sharing(bench: Bench) -> tuple[float | None, dict[str, float]]:
-    """How many cores' worth of work processes get that share a CPU, and what was measured of it."""
+def _measure_sharing(bench: Bench) -> tuple[tuple[tuple[int, float], ...], list[dict[str, float]]]:
+    """How many cores' worth of work processes get that share a CPU: (by number of processes, what was measured)."""
     if bench.device != "cpu":
-        return None, {}
-    others, processors = joined_world(), min(_SHARED_BY, os.cpu_count() or 1)
-    found = bench.ask("capacity", processors if others is None else min(processors, others.size))
-    # A machine of one processor shares it from the second process on.
-    return min(float(processors), max(1.0, found["processes"] * found["alone_s"] / found["together_s"])), found
+        return (), []
+    processors = min(_SHARED_BY, os.cpu_count() or 1)
+    cores, sharing = [], []
+    for processes in (processors, 2 * processors)[: 1 + _crowded(bench.suite)]:
+        bench.report(f"{processes} processes at once")
+        found = bench.ask("capacity", _available(processes))
+        sharing.append(found)
+        # A machine of one processor shares it from the second process on.
+        least, most = 1.0, float(processors)
+        cores.append((processes, min(most, max(least, processes * found["alone_s"] / found["together_s"]))))
+    # More processes than processors do no more work at once than as many: if they seem to, others were in the way.
+    most = max((each for _, each in cores), default=0.0)
+    return tuple((processes, each if number else most) for number, (processes, each) in enumerate(cores)), sharing
 
 
-def _measure_host(bench: Bench, machine: CalibratedMachine) -> dict[Configuration, dict[str, float]]:
-    """The host's times over the smallest cuts that have such layers."""
-    wanted = [block for cut in bench.suite for block in (cut.passes_block(), cut.update_block())]
-    blocks = [cut for cut in dict.fromkeys([Configuration(), *wanted]) if cut.num_ranks <= bench.ranks]
+def _crowded(suite: Iterable[Configuration]) -> bool:
+    """Whether some configurations have more processes than there are processors."""
+    return any(cut.num_ranks > min(_SHARED_BY, os.cpu_count() or 1) for cut in suite)
+
+
+def _available(processes: int) -> int:
+    """The number of processes, at most as many as torchrun started, if it did."""
+    others = joined_world()
+    return processes if others is None else min(processes, others.size)
+
+
+def _measure_host(bench: Bench, machine: CalibratedMachine) -> dict[tuple[Configuration, bool], dict[str, float]]:
+    """The host's times over the smallest cuts that have such layers, and over shared cores where they are crowded."""
+    wanted = {Configuration(): None, **dict.fromkeys(_blocks(bench.suite))}
+    blocks = [cut for cut in wanted if cut.num_ranks <= bench.ranks]
+    bench.report("host times")
     together = max(cut.num_ranks for cut in blocks)
     found = bench.ask("host", together, cuts=[asdict(cut) for cut in blocks])["host"]
     pairs = zip(blocks, found, strict=True)
-    times = {cut: _without_kernels(measured, cut, bench, machine) for cut, measured in pairs}
-    plain = times[Configuration()]["runner_s"]
-    for cut, own in times.items():
+    times = {(cut, False): _without_kernels(measured, cut, bench, machine) for cut, measured in pairs}
+    plain = times[Configuration(), False]["runner_s"]
+    for cut, _ in times:
         if cut.zero_stage == 3:
-            own["runner_s"] = 0.0  # its loop is plain
-        elif cut.dp > 1:  # what FSDP gathers and reduces in the runner is priced on its own
-            own["runner_s"] = plain
+            times[cut, False]["runner_s"] = 0.0  # its loop is plain
+        elif cut.num_replicas > 1:  # what FSDP gathers and reduces in the runner is priced on its own
+            times[cut, False]["runner_s"] = plain
+    tensor = Configuration(tp=2)
+    if bench.device == "cpu" and _crowded(bench.suite) and tensor in blocks:
+        bench.report("host times on shared cores")
+        most, cores = machine.cores[-1]
+        crowd = bench.ask("host", _available(most), cuts=[asdict(tensor)])["host"][0]
+        # Twice as many processes as processors, never idle together: what each takes of the cores is its work.
+        work = {name: value * cores / most for name, value in crowd.items()} | {"waiting": 0.0}
+        times[tensor, True] = _without_kernels(work, tensor, bench, machine)
     return times
+
+
+def _blocks(suite: Iterable[Configuration]) -> list[Configuration]:
+    return [block for cut in suite for block in (cut.passes_block(), cut.update_block())]
 
 
 def _without_kernels(

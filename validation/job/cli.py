@@ -23,6 +23,7 @@ COLUMNS: Columns = {
     "measured": lambda row: f"{row.measured_s * 1e3:,.0f} ms",
     "error": "error:+.1%",
     "loss Δ": "loss_error:.0e",
+    "others' share": "foreign_share:.0%",
 }
 
 
@@ -31,12 +32,18 @@ class Comparing:
     """How configurations are run, and what is kept of it.
 
     out --json OUT : Write rows and facts as JSON.
+    figure : Draw a measured and the simulated timeline (.png or .svg).
     keep : Folder for the raw measurements; those it holds are not taken again.
     """
 
     repeats: Annotated[int, typer.Option(min=1, help="How many times to run all configurations.")] = 1
     steps: Annotated[int, typer.Option(min=1, help="Timed optimizer steps of each run.")] = 5
+    patience: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds to wait for other programs to leave the machine alone; 0 with --quick."),
+    ] = 60.0
     out: Path | None = None
+    figure: Path | None = None
     keep: Path | None = None
 
 
@@ -56,7 +63,7 @@ def job(*, quick: bool = False, size: str = "auto", device: str = "auto", how: C
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
     chosen = pick_device(device)
     from flopcast_validation.job.choose import SIZE_NAMES, choose
-    from flopcast_validation.job.launch import joined_world
+    from flopcast_validation.job.world import joined_world
 
     if size not in SIZE_NAMES:
         raise SpecError(f"unknown size {size!r}{nearest(size, SIZE_NAMES)}")
@@ -65,14 +72,13 @@ def job(*, quick: bool = False, size: str = "auto", device: str = "auto", how: C
         others.follow()
         return
     try:
-        _compare(choose(size, quick, chosen), chosen, quick, how)
+        _compare(choose(size, quick, chosen), chosen, 0.0 if quick else how.patience, how)
     finally:
         if others is not None:
             others.release()
 
 
-def _compare(choice: Choice, device: str, quick: bool, how: Comparing) -> None:
-    """Calibrate, predict, measure and print."""
+def _compare(choice: Choice, device: str, patience_s: float, how: Comparing) -> None:
     import tempfile
 
     from rich.console import Console
@@ -88,36 +94,37 @@ def _compare(choice: Choice, device: str, quick: bool, how: Comparing) -> None:
         kept = how.keep or Path(folder)
         kept.mkdir(parents=True, exist_ok=True)
         machine, facts = calibrate_machine(
-            shape, suite, device, kept, quick, lambda what: status.update(f"calibrating: {what}")
+            shape, suite, device, kept, patience_s, lambda what: status.update(f"calibrating: {what}")
         )
     rows = predict_all(shape, suite, machine)
-    console.print(_line([*COLUMNS]), style="bold")
+    console.print(_line([*COLUMNS][:-1]), style="bold")
 
     def report(row: JobResult, repeat: int) -> None:
         if how.repeats > 1 and row is rows[0]:
             console.print(f"repeat {repeat + 1} of {how.repeats}", style="dim")
-        console.print(_line([cell(row, how) for how in COLUMNS.values()]))
+        console.print(_line([cell(row, how) for how in COLUMNS.values()][:-1]))
         if how.out is not None:
             _write(how.out, shape, rows, facts)
 
     interrupted = False
     try:
-        measure_all(rows, shape, device, how.steps, how.repeats, report)
+        measure_all(rows, shape, device, how.steps, how.repeats, patience_s, report)
     except KeyboardInterrupt:
         interrupted = True
         console.print("interrupted; what was measured counts")
     done = [row for row in rows if row.seconds]
     if done:
-        _conclude(console, done)
+        _conclude(console, done, how.figure)
         if how.out is not None:
             console.print(f"written: {how.out}")
     if interrupted:
         raise typer.Exit(130)
 
 
-def _conclude(console: Any, done: list[JobResult]) -> None:
-    """The table as it stands after all repeats, and its summary."""
+def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
+    """The table as it stands after all repeats, its summary, and the figure."""
     from flopcast_validation.job.compare import summary
+    from flopcast_validation.job.figure import draw
 
     console.print("median over the repeats", style="italic")
     console.print(table_of(COLUMNS, done))
@@ -127,6 +134,9 @@ def _conclude(console: Any, done: list[JobResult]) -> None:
         f"{found['mean_abs_error']:.1%} in the mean, largest {found['max_abs_error']:.1%}, "
         f"Kendall's tau {found['kendall_tau']:.2f}"
     )
+    if figure is not None:
+        draw(max(done, key=lambda row: (row.configuration.pp, row.configuration.num_chunks)), figure)
+        console.print(f"drawn: {figure}")
 
 
 def _write(path: Path, shape: Any, rows: list[JobResult], facts: dict[str, Any]) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from scipy.stats import kendalltau
 
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.launch import launch
+from flopcast_validation.job.launch import launch, run_configuration
 from flopcast_validation.job.predict import CalibratedMachine, predict
+from flopcast_validation.job.single import described
+from sim.engines import Timeline
 from sim.errors import FlopcastError
 
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 5e-3}
@@ -26,9 +28,12 @@ class JobResult:
 
     configuration: Configuration
     predicted_s: float
+    timeline: Timeline
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     loss_error: float = 0.0
+    foreign_share: float = 0.0
+    trace: list[Any] = field(default_factory=list)
 
     @property
     def measured_s(self) -> float:
@@ -42,13 +47,15 @@ class JobResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
-        found = {name: getattr(self, name) for name in ("predicted_s", "measured_s", "error", "losses", "loss_error")}
+        names = ("predicted_s", "measured_s", "error", "losses", "loss_error", "foreign_share")
+        found = {name: getattr(self, name) for name in names}
         return {**self.configuration.to_dict(), **found, "repeats_s": self.seconds}
 
 
 def predict_all(shape: GptShape, suite: tuple[Configuration, ...], machine: CalibratedMachine) -> list[JobResult]:
     """A row for each configuration, not measured yet."""
-    return [JobResult(cut, predict(shape, cut, machine).step_time_s) for cut in suite]
+    timelines = [predict(shape, cut, machine) for cut in suite]
+    return [JobResult(cut, timeline.step_time_s, timeline) for cut, timeline in zip(suite, timelines, strict=True)]
 
 
 def measure_all(
@@ -57,31 +64,27 @@ def measure_all(
     device: str,
     steps: int,
     repeats: int,
+    patience_s: float,
     report: Callable[[JobResult, int], None],
 ) -> None:
     """Run every configuration once, then all again: what the machine does meanwhile meets all of them alike.
 
-    Each run times `steps` steps; `report` is told (row, repeat) as soon as it is over. Losses that are not those of the
-    single process, or do not fall, are a FlopcastError.
+    Each run times `steps` steps, and waits up to `patience_s` [s] for other programs; `report` is told (row, repeat) as
+    soon as it is over. Losses that are not those of the single process, or do not fall, are a FlopcastError.
     """
     for repeat in range(repeats):
         for row in rows:
-            result = run_configuration(shape, row.configuration, device, steps)
+            result = run_configuration(shape, row.configuration, device, steps, patience_s)
             row.seconds.append(statistics.median(result["seconds"]))
+            row.foreign_share = max(row.foreign_share, result["foreign_share"])
+            row.trace = result["trace"]
             if repeat == 0:
                 row.losses = result["losses"]
                 row.loss_error = check_losses(row.losses, shape, row.configuration, device)
             report(row, repeat)
 
 
-def run_configuration(shape: GptShape, cut: Configuration, device: str, steps: int) -> dict[str, Any]:
-    """Losses, seconds of every step, and the order of work of one configuration (`train`)."""
-    job = {"shape": asdict(shape), "configuration": asdict(cut), "device": device, "steps": steps}
-    found: dict[str, Any] = launch("flopcast_validation.job.train", job, cut.num_ranks)
-    return found
-
-
-_single: dict[tuple[GptShape, int, str], list[float]] = {}
+_single: dict[tuple[GptShape, int, int, str], list[float]] = {}
 
 
 def check_losses(losses: list[float], shape: GptShape, cut: Configuration, device: str, most_steps: int = 6) -> float:
@@ -89,14 +92,14 @@ def check_losses(losses: list[float], shape: GptShape, cut: Configuration, devic
 
     Where that does not fit one GPU, the first configuration to run with so large a batch stands for it.
     """
-    batch = cut.global_batch_size
-    key = (shape, batch, device)
+    key = (shape, cut.global_batch_size, cut.num_experts, device)
     if key not in _single:
-        job = {"shape": asdict(shape), "device": device, "steps": most_steps, "batch": batch}
-        _single[key] = launch("flopcast_validation.job.single", job, 1) or losses[:most_steps]
+        alone = described(shape, cut, device, most_steps)
+        _single[key] = launch("flopcast_validation.job.single", alone, 1) or losses[:most_steps]
     expected = _single[key]
     tolerance = LOSS_TOLERANCE[shape.precision]
-    worst = max(abs(ours / theirs - 1.0) for ours, theirs in zip(losses, expected, strict=False))
+    pairs = list(zip(losses, expected, strict=False))
+    worst = max(abs(ours / theirs - 1.0) for ours, theirs in pairs)
     if worst > tolerance:
         raise FlopcastError(
             f"{cut.name}: losses {losses[: len(expected)]} are not the single process's {expected}: they differ by "
@@ -109,12 +112,13 @@ def check_losses(losses: list[float], shape: GptShape, cut: Configuration, devic
 
 def summary(rows: list[JobResult]) -> dict[str, float]:
     """Median, mean and largest absolute relative error, and Kendall's tau between predicted and measured times."""
-    errors = [abs(row.error) for row in rows]
-    predicted, measured = ([getattr(row, name) for row in rows] for name in ("predicted_s", "measured_s"))
+    done = [row for row in rows if row.seconds]
+    errors = [abs(row.error) for row in done]
+    predicted, measured = ([getattr(row, name) for row in done] for name in ("predicted_s", "measured_s"))
     return {
-        "configurations": len(rows),
+        "configurations": len(done),
         "median_abs_error": statistics.median(errors),
         "mean_abs_error": statistics.fmean(errors),
         "max_abs_error": max(errors),
-        "kendall_tau": float(kendalltau(predicted, measured).statistic) if len(rows) > 1 else 1.0,
+        "kendall_tau": float(kendalltau(predicted, measured).statistic) if len(done) > 1 else 1.0,
     }

@@ -29,11 +29,14 @@ class GptShape:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How the model and a step's batch are cut over tp · pp · dp processes.
+    """How the model and a step's batch are cut over tp · cp · pp · dp processes.
 
     microbatches : of each pipeline and step; the global batch is dp · microbatches · microbatch_size sequences.
     zero_stage : where there are replicas, 1 gathers the weights and scatters the gradients once a step, 3 layer by
         layer, in the forward and again in the backward of every micro-batch.
+    cp : ranks that share each sequence and gather each other's keys and values.
+    num_experts : of every layer; 0 has one MLP for all tokens. Each token goes through two.
+    ep : ranks over which the experts are dealt: all replicas, or 1.
     """
 
     tp: int = 1
@@ -45,15 +48,27 @@ class Configuration:
     num_chunks: int = 1
     recompute: str = "none"
     zero_stage: int = 1
+    cp: int = 1
+    num_experts: int = 0
+    ep: int = 1
 
     def __post_init__(self) -> None:
-        if self.zero_stage == 3 and (self.pp > 1 or self.schedule != "1f1b"):
-            raise SpecError("zero_stage 3 gathers layer by layer: set pp to 1 and schedule to 1f1b")
+        if self.zero_stage == 3 and (self.pp > 1 or self.num_experts or self.schedule != "1f1b"):
+            raise SpecError("zero_stage 3 gathers layer by layer: set pp to 1, schedule to 1f1b and num_experts to 0")
+        if self.ep not in (1, self.dp) or (self.ep > 1 and (self.tp > 1 or self.cp > 1)):
+            raise SpecError(f"ep {self.ep} deals experts over all replicas: set it to dp = {self.dp}, and tp, cp to 1")
+        if self.num_experts % self.ep or (self.ep > 1 and not self.num_experts):
+            raise SpecError(f"num_experts {self.num_experts} must be a multiple of ep {self.ep}")
 
     @property
     def num_ranks(self) -> int:
         """Processes of the job."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def num_replicas(self) -> int:
+        """Processes that hold the same part of the model."""
+        return self.dp * self.cp
 
     @property
     def global_batch_size(self) -> int:
@@ -61,12 +76,19 @@ class Configuration:
         return self.dp * self.microbatches * self.microbatch_size
 
     @property
+    def experts_per_token(self) -> int:
+        """Experts that each token goes through."""
+        return min(2, self.num_experts)
+
+    @property
     def name(self) -> str:
         """Short and unique: `tp2 pp2 dp1 1f1b 4x1`."""
-        words = [f"tp{self.tp} pp{self.pp} dp{self.dp}", self.schedule]
-        words += [f"v{self.num_chunks}"] if self.num_chunks > 1 else []
+        cut = f"tp{self.tp} pp{self.pp} dp{self.dp}" + (f" cp{self.cp}" if self.cp > 1 else "")
+        words = [cut, self.schedule, *([f"v{self.num_chunks}"] if self.num_chunks > 1 else [])]
         words += [f"{self.microbatches}x{self.microbatch_size}", *(["recompute"] if self.recompute == "full" else [])]
-        return " ".join([*words, *(["zero3"] if self.zero_stage == 3 else [])])
+        words += ["zero3"] if self.zero_stage == 3 else []
+        words += [f"ep{self.ep} of {self.num_experts}"] if self.num_experts else []
+        return " ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
         """Fields as plain data, and the name."""
@@ -77,14 +99,19 @@ class Configuration:
 
         Of replicas that gather once a step, FSDP's part in a visit is a few hooks.
         """
-        if self.zero_stage == 3 and self.dp > 1:
+        if self.ep > 1:
+            return Configuration(dp=2, ep=2, num_experts=2 * self.num_experts // self.ep)
+        if self.zero_stage == 3 and self.num_replicas > 1:
             return Configuration(dp=2, zero_stage=3, schedule="1f1b")
-        return Configuration(tp=min(2, self.tp))
+        if self.tp > 1:
+            return Configuration(tp=2)
+        return Configuration(cp=min(2, self.cp), num_experts=self.num_experts)
 
     def update_block(self) -> Configuration:
         """The smallest cut whose optimizer has as much to do: cut or sharded, parameters are DTensors."""
-        sharded = self.tp == 1 and self.dp > 1 and self.zero_stage < 3
-        return Configuration(dp=2) if sharded else self.passes_block()
+        if self.tp == 1 and self.num_replicas > 1 and self.ep == self.cp == 1 and self.zero_stage < 3:
+            return Configuration(dp=2, num_experts=self.num_experts)
+        return self.passes_block()
 
 
 #: From one process to eight; every schedule, both ends of the micro-batch count, with and without recomputation.
@@ -103,6 +130,9 @@ SUITE = (
     Configuration(1, 2, 1, "zb_v", 4, num_chunks=2),
     Configuration(1, 1, 2, "gpipe", 2),
     Configuration(1, 1, 2, "1f1b", 2, zero_stage=3),
+    Configuration(1, 1, 1, "gpipe", 2, cp=2),
+    Configuration(1, 1, 1, "gpipe", 2, num_experts=4),
+    Configuration(1, 1, 2, "gpipe", 2, num_experts=4, ep=2),
     Configuration(1, 4, 1, "1f1b", 4),
     Configuration(1, 4, 1, "interleaved", 4, num_chunks=2, recompute="full"),
     Configuration(2, 2, 1, "1f1b", 4),
@@ -140,11 +170,14 @@ def _gpu_cuts(ranks: int) -> Iterator[Configuration]:
     yield Configuration(1, 1, 1, "1f1b", 4)
     yield Configuration(1, 1, 1, "1f1b", 8)
     yield Configuration(1, 1, 1, "1f1b", 4, recompute="full")
+    yield Configuration(1, 1, 1, "1f1b", 4, num_experts=4)
     for size in (2, 4, _NODE):
         yield Configuration(size, 1, 1, "1f1b", 4)
         yield Configuration(1, size, 1, "1f1b", 2 * size)
         yield Configuration(1, 1, size, "1f1b", 4)
         yield Configuration(1, 1, size, "1f1b", 4, zero_stage=3)
+        yield Configuration(1, 1, 1, "1f1b", 4, cp=size)
+        yield Configuration(1, 1, size, "1f1b", 4, num_experts=max(4, size), ep=size)
     for size in (2, 4):
         yield Configuration(1, size, 1, "interleaved", 2 * size, num_chunks=2)
         yield Configuration(1, size, 1, "zb_interleaved", 2 * size, num_chunks=2)
@@ -152,6 +185,7 @@ def _gpu_cuts(ranks: int) -> Iterator[Configuration]:
     yield Configuration(2, 2, 1, "1f1b", 4)
     yield Configuration(2, 1, 2, "1f1b", 4)
     yield Configuration(1, 2, 2, "1f1b", 4)
+    yield Configuration(1, 1, 2, "1f1b", 4, cp=2)
     yield Configuration(2, 2, 2, "1f1b", 4)
     yield Configuration(2, 2, 2, "interleaved", 4, num_chunks=2)
     yield Configuration(2, 2, 2, "1f1b", 4, recompute="full")

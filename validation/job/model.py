@@ -16,6 +16,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.context import Context
+from flopcast_validation.job.experts import Experts, expert_weights
 
 SEED = 17
 _meshes = count()
@@ -30,46 +32,73 @@ _ENDS = 10_000
 class Place:
     """This rank among those of a configuration: its place and group along every kind of parallelism.
 
-    along : meshes of this rank's groups, by what lies along them: pp, dp, tp.
+    axes : of the mesh, by what lies along them: pp, dp, cp, tp.
+    replicas : mesh of the ranks that hold the same part of the model; None where there is one.
     """
 
     cut: Configuration
-    along: dict[str, Any]
+    mesh: Any
+    axes: dict[str, str]
+    replicas: Any
+    pp: int
+    dp: int
+    cp: int
+    tp: int
 
-    def rank(self, name: str) -> int:
-        """Its number along a kind of parallelism."""
-        return int(self.along[name].get_local_rank())
+    def along(self, name: str) -> Any:
+        """The mesh of this rank's group along a kind of parallelism."""
+        return self.mesh[self.axes[name]]
 
     @property
-    def replicas(self) -> Any:
-        """Mesh of the ranks that hold the same part of the model; None where there is one."""
-        return self.along["dp"] if self.cut.dp > 1 else None
+    def context(self) -> Context | None:
+        """Where sequences are shared."""
+        return Context(self.along("cp").get_group(), self.cp, self.cut.cp) if self.cut.cp > 1 else None
+
+    @property
+    def expert_group(self) -> Any:
+        """Ranks over which experts are dealt; None where each has all."""
+        return self.along("dp").get_group() if self.cut.ep > 1 else None
+
+    def to_dict(self) -> dict[str, int]:
+        """Its numbers."""
+        return {name: getattr(self, name) for name in ("pp", "dp", "cp", "tp")}
 
 
 def place_in(cut: Configuration, device: str) -> Place:
     """This rank's place, and the groups that it is in; all ranks of the job call this together.
 
-    Tensor-parallel neighbours lie next to each other, then data, pipeline, as the simulator places them.
+    Tensor-parallel neighbours lie next to each other, then context, data, pipeline, as the simulator places them.
     """
     # DTensor remembers what it did on a mesh and takes another of the same axes for the same one; but where a process
     # has had several jobs, the groups of the earlier are gone. Each mesh has axes of its own name.
     number = next(_meshes)
-    axes = {name: f"{name}{number}" for name in ("pp", "dp", "tp")}
-    mesh = init_device_mesh(device, (cut.pp, cut.dp, cut.tp), mesh_dim_names=tuple(axes.values()))
-    return Place(cut, {name: mesh[axis] for name, axis in axes.items()})
+    axes = {name: f"{name}{number}" for name in ("pp", "dp", "cp", "tp")}
+    mesh = init_device_mesh(device, (cut.pp, cut.dp, cut.cp, cut.tp), mesh_dim_names=tuple(axes.values()))
+    replicas = None
+    if cut.cp > 1:
+        replicas = mesh[axes["dp"], axes["cp"]]._flatten(f"replicas{number}")
+    elif cut.dp > 1:
+        replicas = mesh[axes["dp"]]
+    return Place(cut, mesh, axes, replicas, *(mesh.get_local_rank(name) for name in axes.values()))
 
 
 class GptLayer(nn.Module):
-    """Pre-norm attention and MLP. Queries, keys and values are one matrix, laid out by head to be cut."""
+    """Pre-norm attention and MLP, or experts. Queries, keys and values are one matrix, laid out by head to be cut."""
 
-    def __init__(self, shape: GptShape, recompute: str = "none") -> None:
+    def __init__(self, shape: GptShape, cut: Configuration, place: Place | None = None) -> None:
         super().__init__()
         hidden = shape.hidden_size
         self.head_dim = hidden // shape.num_heads
-        self.recompute = recompute == "full"
+        self.recompute = cut.recompute == "full"
+        self.context = place.context if place is not None else None
         self.norm_1, self.norm_2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
-        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        if cut.num_experts:
+            width = expert_width(shape, cut)
+            group = place.expert_group if place is not None else None
+            self.experts = Experts(hidden, width, cut.num_experts, cut.experts_per_token, group)
+        else:
+            self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, sequence, hidden] to the same; recomputed in the backward if asked."""
@@ -79,31 +108,46 @@ class GptLayer(nn.Module):
 
     def _run(self, x: Tensor) -> Tensor:
         x = x + self._attend(self.norm_1(x))
-        return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+        return x + self._widen(self.norm_2(x))
+
+    def _widen(self, x: Tensor) -> Tensor:
+        if hasattr(self, "experts"):
+            return self.experts(x)
+        return self.down(functional.gelu(self.up(x), approximate="tanh"))
 
     def _attend(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
         # Under tensor parallelism this process sees its own heads only, so their number is not written down.
         heads = self.qkv(x).view(batch, length, -1, 3, self.head_dim)
         q, k, v = (part.transpose(1, 2) for part in heads.unbind(3))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.context is not None:
+            mixed = self.context.attend(q, k, v)
+        else:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+def expert_width(shape: GptShape, cut: Configuration) -> int:
+    """Width of one expert: the experts of a token are together as wide as the MLP that they replace."""
+    return 4 * shape.hidden_size // cut.experts_per_token
 
 
 class GptPart(nn.Module):
     """Consecutive layers, with the embedding before the first and the head after the last."""
 
-    def __init__(self, shape: GptShape, layers: range, recompute: str) -> None:
+    def __init__(self, shape: GptShape, layers: range, cut: Configuration, place: Place | None = None) -> None:
         super().__init__()
         hidden = shape.hidden_size
         first, last = layers.start == 0, layers.stop == shape.num_layers
+        self.context = place.context if place is not None else None
+        self.length = shape.sequence_length
         torch.manual_seed(SEED + _ENDS)
         self.tokens = nn.Embedding(shape.vocab_size, hidden) if first else None
         self.positions = nn.Embedding(shape.sequence_length, hidden) if first else None
         self.layers = nn.ModuleDict()
         for index in layers:
             torch.manual_seed(SEED + index)  # a layer has the same weights, whoever builds it and what else
-            self.layers[str(index)] = GptLayer(shape, recompute)
+            self.layers[str(index)] = GptLayer(shape, cut, place)
         torch.manual_seed(SEED + _ENDS + 1)
         self.norm = nn.LayerNorm(hidden) if last else None
         self.head = nn.Linear(hidden, shape.vocab_size, bias=False) if last else None
@@ -111,21 +155,27 @@ class GptPart(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Token numbers or activations in; activations or logits out."""
         if self.tokens is not None and self.positions is not None:
-            x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
+            x = self.tokens(x) + self.positions(self._positions(x))
         for layer in self.layers.values():
             x = layer(x)
         if self.norm is not None and self.head is not None:
             x = self.head(self.norm(x))
         return x
 
+    def _positions(self, x: Tensor) -> Tensor:
+        if self.context is not None:
+            return self.context.positions(self.length, x.device)
+        return torch.arange(x.shape[1], device=x.device)
 
-def build_part(shape: GptShape, layers: range, device: torch.device, place: Place | None = None) -> GptPart:
+
+def build_part(
+    shape: GptShape, layers: range, cut: Configuration, device: torch.device, place: Place | None = None
+) -> GptPart:
     """A part of the model with the weights it has in the whole, cut over the ranks of `place`, whole without one."""
-    cut = Configuration() if place is None else place.cut
     with device:
-        part = GptPart(shape, layers, cut.recompute).to(_DTYPES[shape.precision])
+        part = GptPart(shape, layers, cut, place).to(_DTYPES[shape.precision])
     if place is not None and cut.tp > 1:
-        cut_tensors(part, place.along["tp"])
+        cut_tensors(part, place.along("tp"))
     if place is not None and place.replicas is not None:
         shard(part, place.replicas, cut.zero_stage)
     return part
@@ -136,11 +186,12 @@ def shard(part: GptPart, mesh: Any, zero_stage: int) -> None:
 
     Stage 1: one group a stage, kept gathered between micro-batches, whose weights are gathered and gradients scattered
     once a step. torch's pipeline stages know it: they leave the reduction to the last micro-batch. Stage 3: one group a
-    layer, gathered whenever it is needed.
+    layer, gathered whenever it is needed. Experts that one rank has alone are left as they are.
     """
+    alone = set(expert_weights(part))
     each_layer = list(part.layers.values()) if zero_stage == 3 else []
     for module in (*each_layer, part):
-        fully_shard(module, mesh=mesh, reshard_after_forward=zero_stage == 3)
+        fully_shard(module, mesh=mesh, reshard_after_forward=zero_stage == 3, ignored_params=alone)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no averaging reduction
         module.set_gradient_divide_factor(float(mesh.size()))
 

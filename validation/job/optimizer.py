@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from flopcast_validation.job.experts import add_up_weights
+
 _WIDTH = 384
 _LEARNING_RATE = 1e-3
 """At the default model's width; wider ones take smaller steps, in inverse proportion."""
@@ -24,8 +26,9 @@ _BUCKET_PARAMS = 1 << 26
 class Update:
     """The optimizer of the parts of a model that one rank holds."""
 
-    def __init__(self, parts: Iterable[nn.Module], hidden_size: int) -> None:
-        params = [param for part in parts for param in part.parameters()]
+    def __init__(self, parts: Iterable[nn.Module], hidden_size: int, replicas: int = 1) -> None:
+        self.parts, self.replicas = list(parts), replicas
+        params = [param for part in self.parts for param in part.parameters()]
         self.masters: list[_Masters] = []
         self.adams: list[torch.optim.Optimizer] = []
         rate = _LEARNING_RATE * min(1.0, _WIDTH / hidden_size)
@@ -45,6 +48,8 @@ class Update:
 
     def step(self) -> None:
         """Update all weights."""
+        for part in self.parts:
+            add_up_weights(part, self.replicas)
         for adam in self.adams:
             adam.step()
         for masters in self.masters:

@@ -9,6 +9,7 @@ import numpy as np
 
 from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.cores import Processes
+from flopcast_validation.job.model import expert_width
 from sim.arrays import Floats, Ints
 from sim.costs.block import BACKWARD, FORWARD, INPUT_GRAD
 from sim.engines import Program, Timeline, run
@@ -17,10 +18,10 @@ from sim.pricing.stages import StageSeconds, stage_costs
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
-from sim.work.sums import part_params
+from sim.work.sums import part_expert_params, part_params
 
-#: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits. Logits are
-#: gathered before the loss.
+#: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits. Keys and values
+#: are gathered before attention, logits before the loss.
 STACK: dict[str, Any] = {
     "name": "torch eager",
     "attention": "flash",
@@ -32,6 +33,7 @@ STACK: dict[str, Any] = {
     "gradient_precision": "fp32",
     "p2p_scatter_gather": False,
     "overlap_p2p": True,
+    "overlap_context": False,
     "kernel_launch_s": 0.0,
 }
 #: With 16-bit weights gradients are kept as they are, and logits are cast to fp32 for the loss.
@@ -46,20 +48,29 @@ _LOOPBACK = "2 GB/s"
 class CalibratedMachine:
     """What was calibrated: kernels and links, the host's times by kind of layer, cores that are shared.
 
-    cores : how many of them do as much work as processes get that share a CPU; None where every rank has a device.
-    host : by the smallest cut with such layers (`Configuration.passes_block`).
+    cores : as `NodeSpec.cores`, for up to so many processes: [(processes, cores), …], the last for any more. More
+        processes than processors also take turns in the caches. Empty where every rank has a device of its own.
+    host : by the smallest cut with such layers (`Configuration.passes_block`), and whether there are more processes
+        than processors.
     nodes : machines there are, and ranks on each, where these are fewer than its GPUs; None: one machine.
     """
 
     profile: Profile
     node: str
-    cores: float | None
-    host: dict[Configuration, dict[str, float]]
+    cores: tuple[tuple[int, float], ...]
+    host: dict[tuple[Configuration, bool], dict[str, float]]
     nodes: tuple[int, int] | None = None
 
-    def host_for(self, block: Configuration) -> dict[str, float]:
-        """Host times of a process; those of uncut layers where one rank was all there was."""
-        return self.host.get(block) or self.host[Configuration()]
+    def host_for(self, block: Configuration, processes: int) -> dict[str, float]:
+        """Host times of a process, one of so many; those of uncut layers where one rank was all there was."""
+        crowded = bool(self.cores) and processes > self.cores[0][0]
+        tried = ((block, crowded), (block, False), (Configuration(), False))
+        return next(self.host[each] for each in tried if each in self.host)
+
+    def cores_for(self, processes: int) -> float | None:
+        """Cores that a job of so many processes shares."""
+        fitting = [cores for most, cores in self.cores if processes <= most] or [cores for _, cores in self.cores[-1:]]
+        return fitting[0] if fitting else None
 
 
 def scenario_of(
@@ -81,14 +92,17 @@ def scenario_of(
         machine |= {"cores": cores, "nvlink_bandwidth": _LOOPBACK}
     stack = STACK | (_STACK_GPU if cores is None else {}) | (_STACK_BF16 if shape.precision == "bf16" else {})
     sizes = {name: getattr(shape, name) for name in ("num_layers", "hidden_size", "num_heads", "vocab_size")}
-    names = ("tp", "pp", "dp", "microbatch_size", "schedule", "num_chunks", "recompute")
+    if cut.num_experts:
+        sizes |= {"num_experts": cut.num_experts, "experts_per_token": cut.experts_per_token}
+        sizes |= {"expert_intermediate_size": expert_width(shape, cut)}
+    names = ("tp", "cp", "pp", "dp", "ep", "microbatch_size", "schedule", "num_chunks", "recompute")
     plan = {name: getattr(cut, name) for name in names}
     batch = {"global_batch_size": cut.global_batch_size, "sequence_length": shape.sequence_length}
     description: dict[str, Any] = {
         "name": cut.name,
         "model": {**sizes, "max_sequence_length": shape.sequence_length, "tied_embeddings": False},
         "cluster": {"name": "this machine", "node": machine, "num_nodes": num_nodes},
-        "plan": {**plan, "zero_stage": cut.zero_stage if cut.dp > 1 else 0},
+        "plan": {**plan, "zero_stage": cut.zero_stage if cut.num_replicas > 1 else 0},
         "training": {**batch, "precision": shape.precision},
         "stack": stack,
         "profile": profile if isinstance(profile, str) else profile.model_dump(),
@@ -98,18 +112,20 @@ def scenario_of(
 
 def predict(shape: GptShape, cut: Configuration, machine: CalibratedMachine) -> Timeline:
     """Simulate one step of a configuration."""
-    cores = machine.cores
+    cores = machine.cores_for(cut.num_ranks)
     scenario = scenario_of(shape, cut, machine.node, machine.profile, cores, machine.nodes)
     order = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches)
     home = order.rank_of_stage
     priced = with_update(stage_costs(scenario, home), scenario, home)
-    costs = with_host(priced, cut, machine, home)
-    program = Program(order, with_flat_buffers(costs, scenario, home))
+    costs = (with_host_behind if cores is None else with_host)(priced, cut, machine, home)
+    idle = None
+    if cores is not None:
+        waiting = machine.host_for(cut.passes_block(), cut.num_ranks)["waiting"]
+        idle = (waiting * costs.passes[FORWARD, Cause.HOST], waiting * costs.passes[BACKWARD, Cause.HOST])
+    costs = with_flat_buffers(costs, scenario, home)
     if cores is None:
-        return run(program)
-    waiting = machine.host_for(cut.passes_block())["waiting"]
-    idle = (waiting * costs.passes[FORWARD, Cause.HOST], waiting * costs.passes[BACKWARD, Cause.HOST])
-    return Processes(program, cores, cut.dp * cut.tp, idle).run()
+        return run(Program(order, costs))
+    return Processes(Program(order, costs), cores, cut.num_replicas * cut.tp, idle).run()
 
 
 def with_update(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSeconds:
@@ -119,7 +135,8 @@ def with_update(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSec
     beforehand, and divided by the number of micro-batches. Beside 16-bit weights they are cast, and the masters back.
     """
     plan, compute = scenario.plan, cost_model(scenario).compute
-    updated = held_params(costs, scenario, home) / plan.num_replicas
+    held, alone = held_params(costs, scenario, home)
+    updated = (held - alone) / plan.num_replicas + alone
     width = scenario.training.activation_bytes
     casts = 2 * (width + 4) if width == 2 else 0
     passes = casts + width + 2 * width * (scenario.num_microbatches > 1)
@@ -127,41 +144,38 @@ def with_update(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSec
     return replace(costs, optimizer_s=seconds)
 
 
-def held_params(costs: StageSeconds, scenario: Scenario, home: Ints) -> Floats:
-    """Parameters of every pipeline rank before replicas share them out.
+def held_params(costs: StageSeconds, scenario: Scenario, home: Ints) -> tuple[Floats, Floats]:
+    """Parameters of every pipeline rank before replicas share them out: all, and of experts that one device has alone.
 
     home : which rank holds each stage.
     """
-    own = [part_params(stage.part, scenario.model, scenario.plan.tp, 1) for stage in costs.stages]
-    return np.bincount(home, own, minlength=scenario.plan.pp)
+    plan, model = scenario.plan, scenario.model
+    held, alone = np.zeros((2, plan.pp))
+    for rank, stage in zip(home, costs.stages, strict=True):
+        held[rank] += part_params(stage.part, model, plan.tp, plan.ep)
+        alone[rank] += part_expert_params(stage.part, model, plan.ep) * (plan.ep > 1)
+    return held, alone
 
 
 def _host_work(
     costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints
 ) -> tuple[Floats, Floats, Floats]:
     """The host's time for a forward and a backward of every stage, and for every rank's update.  [s]"""
-    host = machine.host_for(cut.passes_block())
+    host = machine.host_for(cut.passes_block(), cut.num_ranks)
     layers = np.array([stage.num_layers for stage in costs.stages], dtype=float)
     forward = layers * host["layer_forward_s"] + host["visit_forward_s"] + host["runner_s"] / 2
     backward = layers * host["layer_backward_s"] + host["visit_backward_s"] + host["runner_s"] / 2
     if cut.recompute == "full":
         backward = backward + layers * host["layer_forward_s"]
-    updating = machine.host_for(cut.update_block())
+    updating = machine.host_for(cut.update_block(), cut.num_ranks)
     per_rank = np.bincount(home, layers)
     return forward, backward, per_rank * updating["layer_update_s"] + updating["update_s"]
 
 
 def with_host(costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: Ints) -> StageSeconds:
-    """Add the host's time, which kernels on a CPU do not hide.
-
-    On a GPU kernels run behind the host: a visit takes what its kernels and collectives take, or the host, whichever is
-    longer; what the GPU waits is put down as the host's.
-    """
+    """Add the host's time, which kernels on a CPU do not hide."""
     forward, backward, update = _host_work(costs, cut, machine, home)
-    if machine.cores is not None:
-        return replace(_lengthened(costs, Cause.HOST, forward, backward), optimizer_s=costs.optimizer_s + update)
-    waits = (np.maximum(0.0, forward - costs.forward_s), np.maximum(0.0, backward - costs.backward_s))
-    return replace(_lengthened(costs, Cause.HOST, *waits), optimizer_s=np.maximum(costs.optimizer_s, update))
+    return replace(_lengthened(costs, Cause.HOST, forward, backward), optimizer_s=costs.optimizer_s + update)
 
 
 def _lengthened(costs: StageSeconds, cause: Cause, forward: Floats, backward: Floats) -> StageSeconds:
@@ -169,6 +183,19 @@ def _lengthened(costs: StageSeconds, cause: Cause, forward: Floats, backward: Fl
     passes = costs.passes.copy()
     passes[[FORWARD, BACKWARD, INPUT_GRAD], cause] += (forward, backward, backward)
     return replace(costs, passes=passes)
+
+
+def with_host_behind(
+    costs: StageSeconds, cut: Configuration, machine: CalibratedMachine, home: np.ndarray
+) -> StageSeconds:
+    """Let no visit be over before the host has launched it: on a GPU kernels run behind the host.
+
+    A visit takes what its kernels and collectives take, or the host, whichever is longer; what the GPU waits is put
+    down as the host's.
+    """
+    forward, backward, update = _host_work(costs, cut, machine, home)
+    waits = (np.maximum(0.0, forward - costs.forward_s), np.maximum(0.0, backward - costs.backward_s))
+    return replace(_lengthened(costs, Cause.HOST, *waits), optimizer_s=np.maximum(costs.optimizer_s, update))
 
 
 def with_flat_buffers(costs: StageSeconds, scenario: Scenario, home: Ints) -> StageSeconds:
@@ -181,7 +208,8 @@ def with_flat_buffers(costs: StageSeconds, scenario: Scenario, home: Ints) -> St
     plan = scenario.plan
     if plan.num_replicas == 1:
         return costs
-    moved = scenario.training.activation_bytes * held_params(costs, scenario, home)
+    held, alone = held_params(costs, scenario, home)
+    moved = scenario.training.activation_bytes * (held - alone)
     rate = cost_model(scenario).compute.memory_bandwidth("copy")
     gather = (2 * moved / plan.num_replicas + 2 * moved) / rate
     reduce = (2 * moved + 5 * moved / plan.num_replicas) / rate

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from flopcast_validation.job.configs import Configuration, GptShape
+from flopcast_validation.job.configs import GptShape
 from flopcast_validation.job.model import Place, build_part, loss_of
 from sim.schedules import build_order
 
@@ -76,33 +76,37 @@ def build_stages(shape: GptShape, place: Place, here: torch.device) -> tuple[lis
     num_stages = cut.pp * cut.num_chunks
     share = shape.num_layers // num_stages
     parts = {
-        index: build_part(shape, range(index * share, (index + 1) * share), here, place)
-        for index, rank in enumerate(home_of_stages(cut))
-        if rank == place.rank("pp")
+        index: build_part(shape, range(index * share, (index + 1) * share), cut, here, place)
+        for index, rank in enumerate(home_of_stages(place))
+        if rank == place.pp
     }
     if cut.zero_stage == 3:
         plain = PlainStage(parts[0], cut.microbatches)
         return [plain], PlainRunner(plain)
-    group = place.along["pp"].get_group()
+    group = place.along("pp").get_group()
     stages = [PipelineStage(part, index, num_stages, here, group=group) for index, part in parts.items()]
     make, takes_several = SCHEDULES[cut.schedule]
     return stages, make(stages if takes_several else stages[0], cut.microbatches, loss_fn=loss_of)
 
 
-def home_of_stages(cut: Configuration) -> list[int]:
+def home_of_stages(place: Place) -> list[int]:
     """Which pipeline rank holds each stage."""
+    cut = place.cut
     home: list[int] = build_order(cut.schedule, cut.pp, cut.num_chunks, cut.microbatches).rank_of_stage.tolist()
     return home
 
 
-def trace(stage: Any, events: list[Event]) -> None:
-    """Have the stage note when the host begins each forward and backward, and has launched it."""
+def trace(stage: Any, events: list[Event], moment: Callable[[], Any] = time.perf_counter) -> None:
+    """Have the stage note when each forward and backward begins and ends, by `moment`.
+
+    By the host's clock the end is when it has launched them: waiting there would undo the overlap that is measured.
+    """
 
     def noting(kind: str, call: Callable[..., Any], microbatch: int, *args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
+        begin = moment()
         result = call(microbatch, *args, **kwargs)
         kind = "I" if kind == "B" and not kwargs.get("full_backward", True) else kind
-        events.append((kind, stage.stage_index, microbatch, begin, time.perf_counter()))
+        events.append((kind, stage.stage_index, microbatch, begin, moment()))
         return result
 
     stage.forward_one_chunk = partial(noting, "F", stage.forward_one_chunk)

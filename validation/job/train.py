@@ -1,10 +1,12 @@
-"""One rank of the job: builds its part, trains some steps, and says losses, times and what it did in which order.
+"""One rank of the job: builds its part, trains some steps, and says losses, times and what it did when.
 
 The same code on CPUs with gloo and on GPUs with NCCL.
 """
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,52 +14,94 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.device import now, take_device
-from flopcast_validation.job.model import batch_of, place_in
+from flopcast_validation.job.device import between, mark, now, take_device
+from flopcast_validation.job.model import Place, batch_of, place_in
 from flopcast_validation.job.optimizer import Update
+from flopcast_validation.job.quiet import Watch, bearable, wait_for_quiet
 from flopcast_validation.job.runners import Event, build_stages, home_of_stages, trace
 
 WARM_UP = 3
 """Steps that fault memory in, and that let torch's pipeline find out the shapes it sends."""
 
 
-def train(shape: GptShape, cut: Configuration, device: str, steps: int) -> dict[str, Any]:
-    """Train some steps, after a few to warm up; the same on all ranks.
+def train(shape: GptShape, cut: Configuration, device: str, steps: int, patience_s: float) -> dict[str, Any]:
+    """Train until `steps` steps were timed while the machine was ours, after a few to warm up; the same on all ranks.
+
+    Where others do not let it be for `patience_s` [s], the quietest steps of four times as many count.
 
     Returns
     -------
     dict
         losses : of every step, the warm-up included.
-        seconds : the slowest rank's, of the steps after it. [s]
-        orders : (pipeline rank, what it did in the last step: "2F0" …) of every rank.
+        seconds : the slowest rank's, of the steps that count. [s]
+        foreign_share : of the machine's processor time, what other programs used during the loudest of them.
+        trace : of a typical one, what each rank did when. [s]
     """
     here = take_device(device)
     place = place_in(cut, device)
     stages, runner = build_stages(shape, place, here)
-    optimizer = Update([stage.submod for stage in stages], shape.hidden_size)
+    optimizer = Update([stage.submod for stage in stages], shape.hidden_size, cut.num_replicas)
     events: list[Event] = []
     for stage in stages:
-        trace(stage, events)
-    home, rank = home_of_stages(cut), place.rank("pp")
+        trace(stage, events, partial(mark, device))
+    home = home_of_stages(place)
+    ends = (place.pp == home[0], place.pp == home[-1])
 
-    losses, seconds = [], []
-    for step in range(WARM_UP + steps):
-        batch = batch_of(shape, cut.global_batch_size, step)
-        inputs, targets = (whole.chunk(cut.dp)[place.rank("dp")].to(here) for whole in batch)
+    losses, timed = [], []
+    traces: list[Any] = []
+    until, limit = time.monotonic() + patience_s, bearable(cut.num_ranks)
+    for step in range(WARM_UP + (4 if patience_s else 1) * steps):
+        inputs, targets = (tensor.to(here) for tensor in share_of_batch(shape, place, step))
         events.clear()
+        if step >= WARM_UP and dist.get_rank() == 0:
+            wait_for_quiet(cut.num_ranks, until)
         dist.barrier()
-        begin = now(device)
+        watch, begin = Watch(), now(device)
+        first = mark(device)
         optimizer.clear()
-        loss = _run_pipeline(runner, inputs, targets, rank == home[0], rank == home[-1])
+        loss = _run_pipeline(runner, inputs, targets, *ends)
+        pipeline_end = now(device)
         optimizer.step()
-        took = now(device) - begin
+        end = now(device)
         # The mean over the replicas that hold the head, whose tensor-parallel group holds it tp times over.
-        losses.append(_agreed(loss, dist.ReduceOp.SUM) / (cut.dp * cut.tp))
-        seconds.append(_agreed(took, dist.ReduceOp.MAX))
-    orders: list[Any] = [None] * cut.num_ranks
-    done = [f"{stage}{kind}{microbatch}" for kind, stage, microbatch, *_ in sorted(events, key=lambda each: each[3])]
-    dist.all_gather_object(orders, (rank, done))
-    return {"losses": losses, "seconds": seconds[WARM_UP:], "orders": orders}
+        losses.append(_agreed(loss, dist.ReduceOp.SUM) / (cut.num_replicas * cut.tp))
+        foreign = foreign_share(watch)
+        if step < WARM_UP:
+            continue
+        timed.append((_agreed(end - begin, dist.ReduceOp.MAX), foreign))
+        done = [(*what, *(begin + between(first, moment) for moment in (start, stop))) for *what, start, stop in events]
+        traces.append({**place.to_dict(), "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": done})
+        quiet = sum(share <= limit for _, share in timed)
+        if len(timed) >= steps and quiet >= steps:
+            break
+    kept = sorted(range(len(timed)), key=lambda index: max(timed[index][1], limit))[:steps]
+    seconds = [timed[index][0] for index in kept]
+    typical = kept[int(torch.tensor(seconds).argsort()[len(kept) // 2])]
+    gathered: list[Any] = [None] * cut.num_ranks
+    dist.all_gather_object(gathered, traces[typical])
+    return {
+        "losses": losses,
+        "seconds": seconds,
+        "foreign_share": max(timed[index][1] for index in kept),
+        "trace": gathered,
+    }
+
+
+def share_of_batch(shape: GptShape, place: Place, step: int) -> list[Tensor]:
+    """Inputs and targets of a step that this rank works on: of its replica, and of each sequence its part."""
+    share = [whole.chunk(place.cut.dp)[place.dp] for whole in batch_of(shape, place.cut.global_batch_size, step)]
+    if place.context is None:
+        return share
+    held = place.context.positions(shape.sequence_length, "cpu")
+    return [sequences[:, held] for sequences in share]
+
+
+def foreign_share(watch: Watch) -> float:
+    """Share of the machine that went to programs outside the job since the watch began; the same on all ranks."""
+    own = _agreed(watch.own_s(), dist.ReduceOp.SUM)
+    share = torch.tensor(watch.foreign_share(own), dtype=torch.float64)
+    dist.broadcast(share, src=0)
+    return float(share)
 
 
 def _run_pipeline(runner: Any, inputs: Tensor, targets: Tensor, first: bool, last: bool) -> float:
@@ -77,4 +121,5 @@ def _agreed(number: float, operation: Any) -> float:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train what `job` describes."""
-    return train(GptShape(**job["shape"]), Configuration(**job["configuration"]), job["device"], job["steps"])
+    shape, cut = GptShape(**job["shape"]), Configuration(**job["configuration"])
+    return train(shape, cut, job["device"], job["steps"], job["patience_s"])
