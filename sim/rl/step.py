@@ -58,7 +58,7 @@ class RlStep:
 
     @cached_property
     def period(self) -> Period:
-        """From one version of the weights to the next."""
+        """The loop from one version of the weights to the next."""
         handed_over, work = self.sync_s + self.switch_s, self.work
         return period_of(self.pool, self.samples, work.seconds, handed_over, work.recipe.reward_s, self.depth)
 

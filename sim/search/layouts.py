@@ -162,9 +162,9 @@ def _no_experts(scenario: Scenario, gpus: tuple[int, int], degrees: Sequence[int
     """Which rules of a mixture of experts leave none of the layouts."""
     width = "cp · dp (experts are cut over tp)" if scenario.plan.etp > 1 else "tp · cp · dp"
     return (
-        f"no plan on {_range(gpus)} GPUs deals the experts: plan.ep = {listed(degrees)} must divide {width}, and tp "
-        f"above 1 must cut the sequence of {scenario.training.sequence_length:,} tokens; choose other degrees (-s "
-        "plan.ep=[…]; all are searched without it) or other sizes (--gpus)"
+        f"no plan on {_range(gpus)} GPUs deals the experts: plan.ep = {listed(degrees)} must divide {width}. With tp "
+        f"above 1 that must cut the sequence of {scenario.training.sequence_length:,} tokens, too. Choose other degrees "
+        "(-s plan.ep=[…]; all are searched without it) or other sizes (--gpus)"
     )
 
 
