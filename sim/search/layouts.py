@@ -163,7 +163,7 @@ def _no_experts(scenario: Scenario, gpus: tuple[int, int], degrees: Sequence[int
     width = "cp · dp (experts are cut over tp)" if scenario.plan.etp > 1 else "tp · cp · dp"
     return (
         f"no plan on {_range(gpus)} GPUs deals the experts: plan.ep = {listed(degrees)} must divide {width}. With tp "
-        f"above 1 that must cut the sequence of {scenario.training.sequence_length:,} tokens, too. Choose other degrees "
+        f"above 1, that must cut the {scenario.training.sequence_length:,} tokens of a sequence, too. Choose others "
         "(-s plan.ep=[…]; all are searched without it) or other sizes (--gpus)"
     )
 
