@@ -46,3 +46,12 @@ def test_a_stretch_is_shown_as_asked_and_one_that_is_none_refused(view_of):
     for width in (0.0, 1e6, float("nan")):
         with pytest.raises(SpecError, match="inches wide"):
             gantt_figure(view, width_in=width)
+
+
+def test_what_comes_after_a_stream_is_left_out(view_of):
+    """A stream without flush goes on; nothing of it is drawn backwards from where the chart ends."""
+    view, panel = view_of("pipedream_2bw"), new_figure(9, 2).subplots()
+    draw_lanes(panel, view, (0.0, view.horizon), 9, 2, shift=view.timeline.step_time_s / 2)
+    across = [path.vertices[:, 0] for path in panel.collections[0].get_paths()]
+    assert all(x[2] > x[0] for x in across)
+    assert max(x.max() for x in across) < view.horizon

@@ -110,8 +110,9 @@ def draw_lanes(
     from matplotlib.collections import PolyCollection
 
     ranks, bars = view.program.order.num_ranks, step_bars(view)
-    bars = bars._replace(begin=bars.begin - shift, end=np.minimum(bars.end, view.horizon) - shift)
-    bars = bars.where((bars.end > span[0]) & (bars.begin < span[1]))
+    begin, end = (np.minimum(each, view.horizon) - shift for each in (bars.begin, bars.end))
+    bars = bars._replace(begin=begin, end=end)
+    bars = bars.where((end > max(span[0], 0.0)) & (begin < span[1]) & (end > begin))
     per_s = 72 * width_in / (span[1] - span[0])
     pale = np.where((bars.action >= 0) & (bars.what != "U"), view.paleness()[bars.action], 0.0)
     used = {(what, tone): shade(LOOKS[what].colour, tone) for what, tone in {*zip(bars.what, pale, strict=True)}}
