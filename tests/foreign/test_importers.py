@@ -345,53 +345,12 @@ def script(*lines, size="--num-layers 24 --hidden-size 2048 --num-attention-head
     ("lines", "field", "value"),
     [
         (["f() {", "MORE='--micro-batch-size 2'", "}", "cat <<EOF", "MORE='--micro-batch-size 3'", "EOF"], "microbatch_size", 1),
-        (["MORE='--use-distributed-optimizer --num-distributed-optimizer-instances 3'"], "sharding_group", None),
-        (["MORE='--data-parallel-sharding-strategy optim_grads'"], "zero_stage", 0),
-        (["MORE='--use-torch-fsdp2 --torch-fsdp2-reshard-after-forward false'"], "zero_stage", 3),
-        (["MORE='--optimizer hybridadam --optimizer-offload-policy auto'"], "optimizer_offload", 0.0),
-        (["MORE='--optimizer cpu-adam'"], "optimizer_offload", 1.0),
-        (["MORE='--cpu-offloading-num-layers 2'"], "offloaded_layers", 2),
         (["MORE=\"--recompute-activations\""], "recompute", "selective"),
-        (["MORE=\"--recompute-granularity selective --recompute-modules=core_attn,mhc\""], "recompute_modules", ("core_attn",)),
-        (["MORE=\"--recompute-granularity full --recompute-method block --recompute-num-layers 0\""], "recompute", "none"),
-        (["MORE=\"--activations-checkpoint-method block --activations-checkpoint-num-layers 1\""], "recompute_method", "block"),
         (["MORE=\\\n'--micro-batch-size 16'"], "microbatch_size", 16),
     ],
 )  # fmt: skip
 def test_shell_texts_are_read_as_a_shell_would(lines, field, value):
     assert getattr(script(*lines).scenario().plan, field) == value
-
-
-@rows(
-    ("words", "meant"),
-    [
-        ("--optimizer muon", ("muon", "fp32", "fp32")),
-        ("--optimizer lion", ("adam", "fp32", "fp32")),
-        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "bf16", "fp32")),
-        ("--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", ("adam", "fp8", "fp32", "bf16")),
-        ("--use-precision-aware-optimizer --main-params-dtype fp16 --main-grads-dtype bf16", ("adam", "fp32", "fp16")),
-        ("--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", ("adam", "fp32", "fp32")),
-    ],
-)  # fmt: skip
-def test_optimizers_of_scripts(words, meant):
-    training = script(f"MORE='--bf16 {words}'").scenario().training
-    said = training.optimizer, training.moment_precision, training.master_precision, training.second_moment_precision
-    assert said == (*meant, None)[:4]
-
-
-@rows(
-    ("arguments", "graphs", "scope"),
-    [
-        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn mlp", "scoped", ("attn", "mlp")),
-        ("--cuda-graph-impl transformer_engine", "scoped", ("attn", "mlp")),
-        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full_iteration", ()),
-        ("--cuda-graph-impl full_iteration", "full_iteration", ()),
-        ("--cuda-graph-impl none --cuda-graph-scope attn", "none", ()),
-    ],
-)
-def test_cuda_graphs_of_a_script(arguments, graphs, scope):
-    stack = script(f'MORE="{arguments}"').scenario().stack
-    assert (stack.cuda_graphs, stack.cuda_graph_scope) == (graphs, scope)
 
 
 def test_gpus_that_do_not_hold_a_replica():
