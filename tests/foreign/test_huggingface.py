@@ -40,15 +40,6 @@ def test_inside_another_model_sizes_may_be_left_out_and_are_listed():
     assert "model.num_heads" not in {entry.name for entry in found.ledger.read}
 
 
-def test_alone_other_keys_are_as_the_class_has_them():
-    found = imported(**{**LLAMA, "model_type": "mistral"})
-    model = found.scenario().model
-    assert (model.num_kv_heads, model.sliding_window, model.tied_embeddings) == (8, 4096, False)
-    assert filled_in(found).keys() == {
-        "num_key_value_heads", "sliding_window", "max_position_embeddings", "tie_word_embeddings",
-    }  # fmt: skip
-
-
 def test_null_is_no_left_out_key():
     none = {"model_type": "mistral", "num_key_value_heads": None, "sliding_window": None}
     model = imported(**{**LLAMA, **none}).scenario().model

@@ -181,11 +181,3 @@ def test_a_file_is_read_as_its_tool_reads_it(name, text, facts):
     data = import_text(text, "c.json" if name in SMALL else name, given, kind=kind).data
     said = {**data["plan"], **data["training"], **data["stack"], **whole_shape(data["model"])}
     assert {field: said.get(field) for field in facts} == facts
-
-
-def test_nodes_that_the_experts_do_not_divide_are_no_cluster():
-    """NeMo's 8 GPUs cannot hold experts over 16: as few as the degrees need are taken, and the account says why."""
-    more = {**EXPERTS_OF_NEMO, "model.num_moe_experts": 16, "model.expert_model_parallel_size": 16}
-    read = import_text(json.dumps(with_keys(SMALL["nemo_yaml"], more)), "nemo.json")
-    (entry,) = (entry for entry in read.ledger.defaulted if entry.name == "GPUs")
-    assert (read.scenario().plan.num_gpus, "start 8 GPUs, but tp · pp · cp with ep = 16" in entry.note) == (16, True)

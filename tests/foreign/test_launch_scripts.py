@@ -132,15 +132,6 @@ def test_launchers(launcher, gpus):
     assert plan(launcher=launcher, words="", gpus=64).num_gpus == 64
 
 
-@rows(
-    "header", ["--nodes=4\n#SBATCH --gpus-per-node=8", "-N 4\n#SBATCH --gres=gpu:8 # each", "-N4 --ntasks-per-node=8"]
-)
-def test_headers_of_slurm(header):
-    lines, torchrun = ("#!/bin/bash", f"#SBATCH {header}"), "torchrun --nnodes $N --nproc_per_node 8"
-    assert plan(*lines, launcher="srun python", words="").num_gpus == 32
-    assert plan(*lines, "N=$SLURM_NNODES", launcher=torchrun, words="").num_gpus == 32
-
-
 def test_files_beside_a_script_are_read_and_no_others(tmp_path):
     folder = tmp_path / "job"
     (folder / "conf").mkdir(parents=True)

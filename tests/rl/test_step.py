@@ -71,26 +71,12 @@ def test_log_probs_are_a_forward(recompute, least, most):
     assert least < forward_time(scenario) / estimate(scenario).step_time_s < most
 
 
-def test_a_pipelines_forward_has_its_fill():
-    scenario = load_scenario(SCENARIO.parent / "gpt3-175b-1024-a100.yaml", ["plan.schedule=1f1b", "plan.num_chunks=1"])
-    each = forward_time(scenario.replace(training=scenario.training.replace(global_batch_size=scenario.plan.dp)))
-    many = forward_time(scenario)
-    count, ranks = scenario.num_microbatches, scenario.plan.pp
-    assert many == pytest.approx(each / ranks * (count + ranks - 1), rel=0.12)  # of uniform ranks exactly
-
-
 def test_of_a_frozen_model_only_adapters_are_sent(qwen, batch):
     scenario = load_scenario(SCENARIO, ["model=llama3-8b", "plan.ep=1", "training.adapter_rank=16"])
     found = split_step(scenario, batch, 32)
     widths = 4096 + 6144, 4096 + 4096, 4096 + 2 * 14_336, 14_336 + 4096  # of its four linears, in and out
     assert synced_bytes(scenario, found.pool) == 2 * 32 * 16 * sum(widths)
     assert found.sync_s - REFIT_S < 0.02 * (split_step(qwen, batch, 32).sync_s - REFIT_S)
-
-
-def test_the_fastest_tensor_parallel_degree_is_taken(qwen, batch):
-    chosen = split_step(qwen, batch, 32)
-    for tp in (2, 4, 8):
-        assert chosen.step_time_s <= 1.01 * split_step(qwen, batch, 32, inference=Inference(tp=tp)).step_time_s
 
 
 def test_the_best_split_balances_and_beats_what_is_beside_it(qwen, batch):

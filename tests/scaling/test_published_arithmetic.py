@@ -2,32 +2,11 @@
 
 import numpy as np
 import pytest
-from counts import layer_activation_bytes
 from rows import rows
 
-from sim.scaling.loss_laws import critical_batch, form_of, get_law
-from sim.specs import ModelSpec, StackSpec
-from sim.specs.presets import load_preset
-from sim.work.pieces import Cut
+from sim.scaling.loss_laws import critical_batch, get_law
 
 A100, PETAFLOP_DAY = 312e12, 8.64e19
-
-
-def test_a_checkpoint_is_a_layers_input():
-    """2 bytes a token and hidden unit, for every micro-batch of layered accumulation."""
-    model = ModelSpec.read(load_preset("models", "x160"), "model")
-    stack = StackSpec.read(load_preset("stacks", "lamy-poirier"), "stack")
-    cut = Cut(16, 1, 2560, False, "full", 2)
-    assert layer_activation_bytes(model, stack, cut) == 2 * 2560 * 25600
-
-
-def test_kaplans_joint_law_is_the_published_one():
-    """L = [(N_c/N)^(α_N/α_D) + D_c/D]^α_D, with constants quoted from memory."""
-    from sim.scaling.loss_laws import power_sum_loss
-
-    params, tokens = 1.5e9, 3e10
-    published = ((6.4e13 / params) ** (0.076 / 0.103) + 1.8e13 / tokens) ** 0.103
-    assert power_sum_loss(params, tokens, form_of(get_law("kaplan-2020"))) == pytest.approx(published, rel=1e-6)
 
 
 def test_kaplans_compute_optimal_exponents():

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from open_space import search
 from typer.testing import CliRunner
@@ -80,22 +79,6 @@ def test_an_overlap_that_is_off_is_named_with_what_it_saves_when_typed():
              for name in ("overlap_grad_reduce", "overlap_experts")}  # fmt: skip
     assert saves["overlap_experts"] < 0.0
     assert overlaps_off(off, 1e-6) == {"overlap_grad_reduce": pytest.approx(saves["overlap_grad_reduce"])}
-
-
-def test_a_rank_counts_what_is_faster(small):
-    scenario = load_scenario(SMALL)
-    own = rank_plan(small, scenario, steps=False)
-    place = small.place_of(scenario)
-    fits = small.prices.memory_bytes <= small.memory_limit_bytes
-    faster = fits & (small.prices.step_time_s < small.prices.step_time_s[place] * (1 - 1e-9))
-    assert own.among[0].rank == np.count_nonzero(faster) + 1
-    plan = scenario.plan
-    frame = small.to_frame()
-    for name in ("recompute", "sequence_parallel", "zero_stage"):
-        frame = frame[frame[name] == getattr(plan, name)]
-    assert own.among[1].of == frame["fits"].sum()
-    faster = frame["fits"] & (frame["step_time_s"] < small.prices.step_time_s[place] * (1 - 1e-9))
-    assert own.among[1].rank == faster.sum() + 1
 
 
 def test_a_rank_counts_what_has_run_faster():
