@@ -7,7 +7,7 @@ WORKERS ?= auto
 QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tests/work tests/costs tests/pricing \
 	tests/traffic tests/specs/test_bad_input.py tests/specs/test_fields.py tests/specs/test_presets.py tests/specs/test_frameworks.py \
 	tests/foreign/test_importers.py tests/foreign/test_known_answers.py tests/foreign/test_launch_scripts.py \
-	tests/engines tests/properties tests/report/test_trace.py tests/report/test_search_table.py
+	tests/engines tests/properties tests/report/test_trace.py
 
 .PHONY: help install test thorough quick lint format docs fields bench shown goldens validate clean
 

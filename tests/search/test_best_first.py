@@ -49,18 +49,6 @@ def test_a_search_that_is_cut_short_says_what_may_be_left(groups, most):
     assert len(found.with_best().ran) <= 1
 
 
-def test_plans_in_order_are_visited_one_after_the_other():
-    visited = []
-
-    def visit(place, found):
-        visited.append(place)
-        found.record((10.0 - place, place))
-
-    found = best_first(in_order([1.0, 2.0, 8.5, 9.0], visit), Found())
-    assert visited == [0, 1, 2]
-    assert (found.best[0], found.bound) == (2, 9.0)
-
-
 def test_plans_that_are_not_listed_have_a_bound_too():
     nodes = [((2.0,), None), *in_order([1.0], lambda place, found: found.record((4.0, "plan")))]
     found = best_first(nodes, Found())
