@@ -370,6 +370,28 @@ def test_the_framework_accepts_what_is_written(framework, seed):
         ACCEPTS[framework](exported)
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_tables_name_fields_that_there_are(framework):
+    fields = {f"{section}.{name}" for section in SECTIONS for name in type(getattr(llama(), section)).model_fields}
+    for names in exporter_table(framework)["unsaid"].values():
+        for name in names:
+            assert name in fields or (name.endswith("*") and any(field.startswith(name[:-1]) for field in fields)), name
+    for path in _paths(exporter_table(framework)["rows"]):
+        assert path in fields, path
+
+
+def _paths(rows):
+    """Fields that rows of a table name, in whatever verb."""
+    for row in rows:
+        for verb, what in row.items():
+            if verb in ("rows", "first"):
+                yield from _paths(what)
+            elif verb in ("cover", "decide", "leave", "refuse"):
+                yield from what
+            elif verb == "of":
+                yield from [what] if isinstance(what, str) else what
+
+
 @rows("preset", MODELS)
 def test_a_flavor_that_is_written_is_read_as_the_same_model(preset):
     shape = ModelSpec.read(load_preset("models", preset), "model").replace(num_mtp_layers=0)

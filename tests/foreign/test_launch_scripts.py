@@ -42,7 +42,8 @@ def test_a_command_between_backticks_takes_nothing_of_what_follows(value):
     assert plan(f'MORE="--min-lr {value} --micro-batch-size 4"').microbatch_size == 4
 
 
-def test_an_environment_stands_in_where_the_script_asks_a_command():
+def test_arguments_are_shifted_and_an_environment_stands_in_where_the_script_asks_a_command():
+    assert plan("shift", 'MORE="--tensor-model-parallel-size $1"', args=["big", 2]).tp == 2
     assert plan("MBS=$(nvidia-smi | wc -l)", 'MORE="--micro-batch-size $MBS"', env={"MBS": 8}).microbatch_size == 8
 
 
@@ -130,6 +131,15 @@ def test_a_loop_is_not_passed_over():
 def test_launchers(launcher, gpus):
     assert plan(launcher=launcher, words="").num_gpus == gpus
     assert plan(launcher=launcher, words="", gpus=64).num_gpus == 64
+
+
+@rows(
+    "header", ["--nodes=4\n#SBATCH --gpus-per-node=8", "-N 4\n#SBATCH --gres=gpu:8 # each", "-N4 --ntasks-per-node=8"]
+)
+def test_headers_of_slurm(header):
+    lines, torchrun = ("#!/bin/bash", f"#SBATCH {header}"), "torchrun --nnodes $N --nproc_per_node 8"
+    assert plan(*lines, launcher="srun python", words="").num_gpus == 32
+    assert plan(*lines, "N=$SLURM_NNODES", launcher=torchrun, words="").num_gpus == 32
 
 
 def test_files_beside_a_script_are_read_and_no_others(tmp_path):
