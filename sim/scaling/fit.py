@@ -28,7 +28,7 @@ LEAST_RUNS = 8
 _GRID = [np.arange(0, 26, 5), np.arange(0, 26, 5), np.arange(-1, 1.1, 0.5), *[np.arange(0, 2.1, 0.5)] * 2]
 """Starts of log A, log B, log E, alpha and beta (Hoffmann et al. 2022, appendix D.2)."""
 _STARTS = 40
-"""Of few noisy runs a dozen may all lie beside the valley of the least loss."""
+"""Starts that are tried. A dozen may all lie beside the valley of the least loss where few runs are noisy."""
 _LEAST_SHARE, _STEEPEST = 1e-4, 5.0
 """A part of the loss that is smaller everywhere, or whose exponent is larger, falls by no power law."""
 

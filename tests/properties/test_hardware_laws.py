@@ -3,13 +3,15 @@ once and no more than twice.
 
     python -m pytest --hypothesis-profile=thorough tests/properties/test_hardware_laws.py
 
-Three anomalies are let through, where they are proved for the run at hand:
+Four anomalies are let through, where they are proved for the run at hand:
 
 - an order that is chosen by what things take is another one on faster hardware, and may be the worse: in the order of
   the slower hardware the faster one must not be slower;
 - nothing is added to the gradients of the first micro-batch after an update (`StackSpec.drops_gradients`), which is
   spared once a step, whatever its batch: where adding costs nothing more, twice the batch takes no more than twice as
   long;
+- an order of twice the micro-batches is not the order of them twice, and unlike stages may wait a little longer in it: by
+  a hundredth of the step at most, while what ranks do takes no more than twice as long;
 - weights that are gathered after the update hide beside what a rank computes before it needs the last of them
   (`sim.engines.program.Program.gather_s`), which idle time is not counted in: less computing there leaves more of the
   gather. So it is with sends beside a backward whose halves are apart (`sim.pricing.stages`): what a send takes beyond
@@ -86,6 +88,12 @@ def is_longer(scenario, other, times=1.0):
     return estimate(scenario).step_time_s > times * estimate(other).step_time_s * (1 + 1e-9)
 
 
+def busy_s(scenario):
+    """What the average GPU does in a step, without its waits for other ranks.  [s]"""
+    answer = estimate(scenario)
+    return answer.step_time_s - sum(answer.breakdown.seconds[name] for name in ("pipeline_bubble", "stage_imbalance"))
+
+
 def in_the_open(scenario):
     """The scenario whose gather after the update, and whose sends, hide beside nothing, and whose host keeps nothing."""
     stack = scenario.stack.replace(overlap_param_gather=False, overlap_p2p=False)
@@ -113,13 +121,15 @@ def test_a_faster_part_never_slows_a_step(seed, factor):
 
 @given(seed=seeds)
 @example(seed=53)
+@example(seed=22)
 def test_twice_the_batch_takes_as_long_as_one_at_least_and_as_two_at_most(seed):
-    """Of the example something hides: twice its batch takes a thousandth less."""
+    """Of the first example something hides: twice its batch takes a thousandth less; of the second stages wait longer."""
     scenario = draw(seed)
     batch = 2 * scenario.training.global_batch_size
     twice = scenario.replace(training=scenario.training.replace(global_batch_size=batch))
     if is_longer(twice, scenario, 2.0):
         adding, both = (each.replace(stack=each.stack.replace(drops_gradients=False)) for each in (scenario, twice))
-        assert not is_longer(both, adding, 2.0)
+        assert busy_s(both) <= 2 * busy_s(adding) * (1 + 1e-9)
+        assert not is_longer(both, adding, 2.02)
     if is_longer(scenario, twice):
         assert not is_longer(in_the_open(scenario), in_the_open(twice))
