@@ -119,8 +119,10 @@ def simulate(
     Raises SpecError: a number, GPU, rank or link out of range, or questions that exclude each other. ScheduleError:
     noise under a schedule whose steps overlap, or shared links under one without a flush.
     """
-    scenario = as_scenario(scenario)
+    scenario, remarks = as_scenario(scenario), list[str]()
     if jitter is not None:
+        if scenario.cluster.gpu_spread:
+            remarks.append("drawn noise takes the place of the wait for the slowest GPU (cluster.gpu_spread)")
         scenario = scenario.replace(cluster=scenario.cluster.replace(gpu_spread=0.0))
     jitter = jitter or 0.0
     _check(jitter, seeds, seed)
@@ -139,14 +141,14 @@ def simulate(
     if (factors != factors[0]).any():
         replicas = [replica(program, each) for each in factors]
     number = seeds if jitter else 1
-    shared, remarks = dict[str, Any](), list[str]()
+    shared = dict[str, Any]()
     if contention:
         topology = build_topology(scenario.cluster)
         health, size = link_health(topology, faults), (order.rank_of_stage, order.copies)
         traffic = build_traffic(scenario, costs, *size, topology, health, seed=seed)
         programs = [noisy_program(replicas[0], jitter, each, seed) for each in range(number)] if jitter else []
         times, shared = _on_shared_links(programs or [replicas[0].program], order, traffic)
-        remarks = _unused(faults, topology, gpus)
+        remarks += _unused(faults, topology, gpus)
     elif drawn:
         times = noisy_steps(replicas, jitter, number, seed).tolist()
     else:

@@ -73,6 +73,8 @@ def assumptions(lines: Iterable[str], origin: str = "", verbose: bool | None = N
     """
     told = list(dict.fromkeys(lines))
     shown = told if verbose or len(told) <= SHOWN + 1 else told[:SHOWN]
+    if not told:
+        return []
     table = Table.grid(padding=(0, 1))
     for line in shown:
         table.add_row("•", Text(line))

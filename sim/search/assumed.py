@@ -52,7 +52,8 @@ def proof_of(result: SearchResult) -> list[str]:
     """Return how sure it is that the best plan is the best, with layers dealt evenly and otherwise."""
     stages, gap, runs = result.stages, result.gap, result.found.runs
     ran = f"({runs:,} exact run{'s' * (runs != 1)})"
-    plan = f"plan under {priced_schedules(result.space)}{'' if stages is None else stages.others}"
+    even = "" if result.space.runs_on or (result.space.columns.pp == 1).all() else " with layers dealt evenly"
+    plan = f"plan under {priced_schedules(result.space)}{even if stages is None else stages.others}"
     if not runs:
         proven = f"no {plan} fits"
     elif gap is None:
