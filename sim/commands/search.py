@@ -80,7 +80,7 @@ class Questions:
     risk : Rank by the step time that a plan stays below with this probability, such as 0.9, instead of by the expected
         one. Not together with --why, --sensitivity or --pareto.
     why FIELD=VALUE : Explain why a plan with this field is not the best: plan.tp=4, or own for the scenario's plan; may
-        be repeated. Not together with --risk.
+        be repeated, and then asks of a plan with all of them. Not together with --risk.
     figure FILE : File for the figure of --sweep, --sensitivity or --pareto (.png, .svg).
     """
 

@@ -447,6 +447,10 @@ def _nearby(path: Path) -> str:
         return "; that is no name of a file"
     if path.is_dir():
         return "; it is a folder; give the name of a file in it"
+    if str(path) in preset_names("models"):
+        return (
+            f"; it is a model: flopcast plan {path} --gpu h100-sxm-80gb --gpus 64 -o {path}.yaml makes a scenario of it"
+        )
     near = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
     found = (*map(Path, shipped_scenarios()), *Path("scenarios").rglob("*.yaml"), *near)
     files = {file.stem: file for file in found if not file.name.startswith(".")}
