@@ -32,7 +32,7 @@ EXAMPLES = {
     "flop_per_s": "'312 TFLOP/s'",
     "flop": "'1 EFLOP'",
     "w": "'400 W'",
-    "s": "'1.5 ms' or '30 d'",
+    "s": "'2 us' or '30 d'",
 }
 NOUNS = {
     "bytes": "a size",
