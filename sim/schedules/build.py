@@ -173,8 +173,9 @@ def _ends_before(cut: int, row: Row) -> bool:
     The step ends with what follows the cut, reductions of gradients beside it.
     """
     code, gradients = row[:, 0] * 2 * PAIRED + row[:, 1], row[:, 1] != F
-    whole, left = (set(code[begin:][gradients[begin:]].tolist()) for begin in (0, cut))
-    return cut == len(row) or not whole <= left
+    whole = np.bincount(code[gradients])
+    left = np.bincount(code[cut:][gradients[cut:]], minlength=len(whole))
+    return cut == len(row) or bool(((whole > 0) & (left == 0)).any())
 
 
 def _repeats(row: Row, block: int, period: int) -> int:
