@@ -55,6 +55,7 @@ def test_estimate_json_has_the_documented_keys():
 
 TYPED = """
 2 | estimate nowhere.yaml | no scenario file
+2 | search MAIN --top 10000000000000000 | must be at most 10,000
 2 | estimate llama3-70b | it is a model: flopcast plan llama3-70b
 2 | estimate MAIN --set plan.tp=7 | must divide
 2 | estimate MAIN --engine fast | choose from dag, des

@@ -23,6 +23,9 @@ from sim.specs.framework_plans import PlanRule, framework_words, plan_rules, rel
 from sim.specs.frameworks import framework_named
 from sim.specs.loading import as_scenario
 
+MOST_SHOWN = 10_000
+"""Plans that a search shows at most: each is run exactly."""
+
 
 def search(
     scenario: Scenario | Path | str,
@@ -94,6 +97,8 @@ def search(
     for name, number in {"top": top, "confirm": confirm}.items():
         if number < 1:
             raise SpecError(f"{name} = {number} must be at least 1")
+        if number > MOST_SHOWN:
+            raise SpecError(f"{name} = {number:,} must be at most {MOST_SHOWN:,}: each is run exactly")
     rules, runs_on = _rules(scenario, any_framework, export_to)
     fixed = read_fixed(fixed or {})
     limit = scenario.cluster.gpu.usable_bytes if memory_limit_bytes is None else memory_limit_bytes
