@@ -107,7 +107,7 @@ def test_a_given_time_leaves_the_tokens_open():
     assert [each.wall_s for each in (found.low, found.high)] == pytest.approx([28 * 86400.0] * 2)
     ends = [found.run.tokens * found.answer.step_time_s / end for end in found.answer.step_time_interval_s]
     assert [found.low.tokens, found.high.tokens] == pytest.approx(ends)
-    assert found.to_dict()["intervals"]["tokens"] == sorted(ends)
+    assert found.to_dict()["intervals"]["tokens"] == pytest.approx(sorted(ends), rel=1e-12)
     assert re.search(r"Tokens +\S+ +90 %: \S+ to \S+", ask(GPT3, "--within", "28 d"))
     with pytest.raises(SpecError, match="leave --tokens and --loss out"):
         train(GPT3, within_s=1e6, tokens=1e12)
