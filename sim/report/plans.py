@@ -160,6 +160,19 @@ def answer_columns(objective: str, answers: Sequence[Estimate], losses: Sequence
     return columns | {"memory": [show(answer.largest.total, "B") for answer in answers]}
 
 
+def best_columns(result: SearchResult) -> dict[str, list[str]]:
+    """Columns of the best plans of a search by heading: fields in which they differ, and what each takes."""
+    plans, answers = [each.scenario.plan for each in result.best], [each.answer for each in result.best]
+    first = result.best[0].worth(result.objective)
+    losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
+    layers = ["uneven" if plan.pipeline_layout else "even" for plan in plans]
+    return {
+        **field_columns(plans, ("num_gpus", *fields_for(result.space.scenario.model))),
+        **({"layers": layers} if len({*layers}) > 1 else {}),
+        **answer_columns(result.objective, answers, losses),
+    }
+
+
 class Amount(NamedTuple):
     """How much of what an objective makes smallest an answer takes.
 

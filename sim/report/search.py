@@ -62,14 +62,9 @@ def _heading(result: SearchResult) -> Text:
 def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
     """What the best plans share, and the table of what they do not, as wide as there is room."""
     plans, answers = [each.scenario.plan for each in result.best], [each.answer for each in result.best]
-    model, first = result.space.scenario.model, result.best[0].worth(result.objective)
-    losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
-    layers = ["uneven" if plan.pipeline_layout else "even" for plan in plans]
     shown: dict[str, Sequence[str]] = {
         "": [str(number) for number in range(1, len(answers) + 1)],
-        **say.field_columns(plans, ("num_gpus", *say.fields_for(model))),
-        **({"layers": layers} if len({*layers}) > 1 else {}),
-        **say.answer_columns(result.objective, answers, losses),
+        **say.best_columns(result),
     }
     if (risk := result.risk) is not None:
         shown[f"{100 * risk.probability:.3g}% below"] = [
@@ -81,7 +76,7 @@ def _best(result: SearchResult, width: int) -> tuple[Text, Table]:
         shown[causes] = [say.largest(seconds_apart(answer, answers[0]), least, 2) for answer in answers]
     table = columns_table(shown, left=[causes], gap=1, wrap=[causes])
     table.columns[0].style = "dim"
-    return say.shared_fields(plans, model), table
+    return say.shared_fields(plans, result.space.scenario.model), table
 
 
 def _at_risk(result: SearchResult) -> list[str]:

@@ -203,21 +203,11 @@ def headline(answer: Estimate) -> list[facts.Fact]:
     return [step, facts.Fact("How sure", facts.factors(answer), facts.grade_words(answer)), *others]
 
 
-class PlanTable(NamedTuple):
-    """The best plans of a search: what all have, and columns of fields in which they differ and of what each takes."""
-
-    shared: list[str]
-    fields: dict[str, list[str]]
-    answers: dict[str, list[str]]
-
-
-def plan_table(result: SearchResult) -> PlanTable:
-    """The table of the best plans."""
-    plans, answers = [each.scenario.plan for each in result.best], [each.answer for each in result.best]
-    names, first = say.fields_for(result.space.scenario.model), result.best[0].worth(result.objective)
-    losses = ["", *(f"{each.worth(result.objective) / first - 1:+.1%}" for each in result.best[1:])]
-    fields = {say.heading(name): [say.field(plan, name) for plan in plans] for name in say.differing(plans, names)}
-    return PlanTable(say.shared_words(plans, names), fields, say.answer_columns(result.objective, answers, losses))
+def plan_table(result: SearchResult) -> dict[str, Any]:
+    """What all of the best plans have, and columns of the rest."""
+    plans = [each.scenario.plan for each in result.best]
+    shared = say.shared_words(plans, say.fields_for(result.space.scenario.model))
+    return {"shared": shared, "columns": say.best_columns(result)}
 
 
 def answer_data(answer: Estimate) -> dict[str, Any]:
