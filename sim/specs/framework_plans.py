@@ -53,7 +53,7 @@ class PlanRule:
 
     def holds(self, scenario: Scenario, plan: Mapping[str, Any]) -> Any:
         """Whether plans keep it: a bool, or an array where a field of `plan` that the condition names is one."""
-        return _value(_parsed(self.must), plan, scenario)
+        return value_of(self.must, plan, scenario)
 
     def refusal(self, scenario: Scenario, plan: Mapping[str, Any]) -> str:
         """The value that breaks it, and why: "plan.pp = 2: it has no pipelines"."""
@@ -129,7 +129,8 @@ def _listed(framework: str) -> list[dict[str, Any]]:
 
 
 _SECTIONS = frozenset({"model", "training", "stack", "cluster"})
-OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+Signs = Mapping[type, Callable[[Any, Any], Any]]
+OPERATIONS: Signs = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -147,9 +148,9 @@ OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
-def value_of(text: str, names: Mapping[str, Any], scenario: Scenario) -> Any:
+def value_of(text: str, names: Mapping[str, Any], scenario: Scenario, signs: Signs = OPERATIONS) -> Any:
     """What a condition, or a sum of a few numbers, comes to: names stand for these, section.field for a scenario's."""
-    return _value(_parsed(text), names, scenario)
+    return _value(_parsed(text), names, scenario, signs)
 
 
 @cache
@@ -157,12 +158,12 @@ def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario) -> Any:
+def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario, signs: Signs) -> Any:
     """What a condition comes to, of names, numbers, comparisons, and, or, not, choices, arithmetic, and the functions
     that names hold only."""
 
     def of(part: ast.expr) -> Any:
-        return _value(part, plan, scenario)
+        return _value(part, plan, scenario, signs)
 
     match node:
         case ast.Constant(value):
@@ -179,7 +180,7 @@ def _value(node: ast.expr, plan: Mapping[str, Any], scenario: Scenario) -> Any:
         case ast.UnaryOp(ast.USub(), operand):
             return -of(operand)
         case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
-            return OPERATIONS[type(op)](of(left), of(right))
+            return signs[type(op)](of(left), of(right))
         case ast.BoolOp(op, parts):
             return _joined(isinstance(op, ast.Or), map(of, parts))
         case ast.IfExp(test, then, otherwise):

@@ -4,8 +4,7 @@ import random
 
 import pytest
 from facts import wrong_facts
-from grammars.recipes import OPTIONS, ROWS, with_keys
-from grammars.writing import BASES, FORMS, KINDS, write, written
+from grammars.writing import BASES, FORMS, KINDS, OPTIONS, ROWS, with_keys, write, written
 from rows import forms, rows
 
 from sim.foreign.importers import Given, import_text

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from facts import wrong_facts
-from grammars.recipes import SMALL, with_keys
+from grammars.writing import SMALL, with_keys
 from rows import rows
 
 from sim.errors import SpecError

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
-from grammars.recipes import OTHERS
-from grammars.writing import write
+from grammars.writing import OTHERS, write
 from rows import rows
 
 from sim import build_scenario, estimate

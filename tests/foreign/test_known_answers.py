@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from grammars.recipes import SMALL, with_keys
+from grammars.writing import SMALL, with_keys
 from rows import rows
 
 from sim.errors import SpecError

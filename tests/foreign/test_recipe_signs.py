@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from grammars.recipes import SMALL
+from grammars.writing import SMALL
 from rows import forms, rows
 
 from sim.errors import SpecError

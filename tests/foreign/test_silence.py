@@ -6,8 +6,7 @@ import random
 import tomllib
 
 import pytest
-from grammars.recipes import SMALL
-from grammars.writing import write
+from grammars.writing import SMALL, write
 from rows import forms, rows
 
 from sim.errors import SpecError

@@ -4,8 +4,10 @@ import importlib
 import json
 from pathlib import Path
 
-from .recipes import OPTIONS, OTHERS, ROWS, SMALL, with_keys
+from sim.specs.yaml12 import load_yaml
 
+RECIPES = load_yaml(Path(__file__).with_name("recipes.yaml"))
+SMALL, OTHERS, OPTIONS, ROWS = (RECIPES[part] for part in ("small", "others", "options", "rows"))
 BASES = {**SMALL, **OTHERS}
 OWN = ("megatron", "megatron_bridge", "nemo")
 """Kinds whose files are programs, or of many shapes: each has a module of its own, with a function `write(rng)`."""
@@ -68,6 +70,21 @@ def drawn(rng, base, rows, most=4):
 def alike(one, other):
     """Whether two dotted names are the same, or one is within the other."""
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def with_keys(base, keys):
+    """Nested settings with values at dotted places; None takes a setting away."""
+    data = json.loads(json.dumps(base))
+    for path, value in keys.items():
+        *sections, last = path.split(".")
+        place = data
+        for name in sections:
+            place[name] = place[name] if isinstance(place.get(name), dict) else {}
+            place = place[name]
+        place[last] = value
+        if value is None:
+            del place[last]
+    return data
 
 
 def shuffled(rng, data):

@@ -5,8 +5,7 @@ import json
 
 from sim.foreign.importers.keys import flat
 
-from ..recipes import ROWS
-from ..writing import BASES, drawn
+from ..writing import BASES, ROWS, drawn
 
 KINDS = {  # kind -> (commands, how one setting is said, what joins a list)
     "trl": (["torchrun {nodes} sft.py", "accelerate launch --num_processes {gpus} sft.py", "trl sft --num_processes {gpus}"], "--{} {}", " "),

@@ -6,6 +6,7 @@ not known: `${NAME,,}`, `${NAME%.sh}`, `${NAME/a/b}`, `${@:2}`.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.keys import UNKNOWN
 from sim.foreign.importers.shell.script import Files, Started
 from sim.foreign.importers.shell.tree import HOLE, MARK, Kind, Unknowns, nodes_of, text_of, words_of
-from sim.specs.framework_plans import value_of
+from sim.specs.framework_plans import OPERATIONS, value_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 
 LARGEST = 10**15
 _CHOICE = re.compile(r"([^?]+)\?([^?:]+):(.+)")
+_NOT = re.compile(r"!\s*(\w+|\([^()]*\))")
+
+
+def _quotient(left: int, right: int) -> int:
+    """A quotient as bash has it, which drops the fraction of negative ones too."""
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+_SIGNS = {**OPERATIONS, ast.Div: _quotient, ast.Mod: lambda left, right: left - right * _quotient(left, right)}
 
 
 def reckon(text: str, names: Mapping[str, int]) -> int:
@@ -33,10 +43,10 @@ def reckon(text: str, names: Mapping[str, int]) -> int:
     if not re.fullmatch(r"[\w\s+*/%<>=!&|?:()-]{1,200}", text) or "//" in text:
         raise ValueError(text)
     python = _CHOICE.sub(r"(\2) if (\1) else (\3)", text)
-    for sign, word in (("&&", " and "), ("||", " or "), ("/", "//")):
+    for sign, word in (("&&", " and "), ("||", " or ")):
         python = python.replace(sign, word)
     try:
-        value = int(value_of(re.sub(r"!(?!=)", " not ", python).strip(), names, _NO_FIELDS))
+        value = int(value_of(_NOT.sub(r"(0 == \1)", python).strip(), names, _NO_FIELDS, _SIGNS))
     except (SyntaxError, ArithmeticError, MemoryError, LookupError, TypeError):
         raise ValueError(text) from None
     if abs(value) > LARGEST:
