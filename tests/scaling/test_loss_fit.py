@@ -101,6 +101,15 @@ def test_a_loss_that_only_noise_makes_fall_is_refused_without_a_warning():
     assert refused
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_resample_without_a_law_leaves_the_others_their_intervals():
+    """A dozen runs off by a quarter: of some resamples a power of 60 fits best, whose constant is no number above 0."""
+    fit = fit_loss(made_up(0.25, seed=34, number=12), bootstraps=60)
+    assert len(fit.draws) < 60
+    low, high = fit.params_interval(1e22)
+    assert 0 < low < compute_optimal(1e22, fit.law()).params < high
+
+
 def test_runs_that_cannot_tell_constants_apart_are_refused():
     runs = made_up(0.01)
     with pytest.raises(SpecError, match="at least 8"):
