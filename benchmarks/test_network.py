@@ -7,7 +7,7 @@ from flows import flows_on
 from timing import seconds
 
 from sim import load_scenario, simulate
-from sim.network.collective_flows import max_min_rates
+from sim.engines.wire import max_min_rates
 from sim.network.routing import route
 from sim.network.topology import build_topology
 

@@ -18,7 +18,7 @@ from sim.engines.order_facts import undominated
 from sim.engines.program import Program, priced_order, program_of
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.network.ranks import gpu_of_rank
+from sim.network.placement import gpu_of_rank
 from sim.network.routing import link_health, node_of
 from sim.network.topology import Topology, build_topology
 from sim.pricing.layouts import cost_model

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sim.network.collective_flows import Flows, max_min_rates
+from sim.engines.wire import Flows, max_min_rates
 
 IDEAL = {
     "efficiency": 1.0, "p2p_efficiency": 1.0, "base_latency_s": 0.0, "hop_latency_s": 0.0, "half_volume_bytes": 0.0,

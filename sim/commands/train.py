@@ -154,4 +154,5 @@ def _question(model: str, cluster: str, stack: str, profile: str | None, overrid
     length, precision = length_of(shape, None)[0], precision_of(machine.gpu)[0]
     training = {"global_batch_size": 1, "sequence_length": length, "precision": precision}
     scenario = ask(model, cluster, training, stack=stack, profile=profile, overrides=overrides)
-    return scenario.replace(name=f"{model} on {cluster}")
+    whose = f"the model of {model}" if model.endswith((".yaml", ".yml")) else model  # other sections are not taken
+    return scenario.replace(name=f"{whose} on {cluster}")

@@ -1,18 +1,76 @@
-"""The wire: messages under way in a simulation of events, how fast each is, and who waits for it."""
+"""The wire: messages under way in a simulation of events, how fast each is, and who waits for it.
+
+A flow is a stream of bytes over a set of links. Its path is not a sequence here but an incidence: how many bytes each
+link carries for one byte of the flow.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import simpy
 
 from sim.arrays import FloatArray, IntArray
 from sim.engines.order_facts import undominated
-from sim.network.collective_flows import SLACK, Flows, max_min_rates
 from sim.traffic.streams import Stream, Traffic
+
+SLACK = 1e-9
+"""Relative difference that rounding may make between a link's capacity and what is asked of it."""
+_TIE = 1e-12
+"""Relative difference below which two links are taken to saturate together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """Flows as a sparse matrix: entry e puts `load[e]` bytes on link `link[e]` for every byte of flow `flow[e]`.
+
+    flow : ascending; flows are numbered 0 … num_flows − 1, and one without an entry uses no link.
+    load : positive.
+    share : what each flow is entitled to relative to the others on a saturated link.
+    """
+
+    num_flows: int
+    flow: IntArray
+    link: IntArray
+    load: FloatArray
+    share: FloatArray
+
+
+def max_min_rates(flows: Flows, capacity: FloatArray) -> FloatArray:
+    """Rates at which no flow can go faster without slowing one that is no faster (per share).  [bytes/s]
+
+    Progressive filling: all rates rise together, in proportion to the flows' shares, until a link is full; its flows
+    are frozen, the others rise on [1]_. Many links are filled at once: one that would be the first to saturate for
+    every flow on it does so at that very level, because the level at which a link saturates never falls while flows
+    are frozen below it. Rates are infinite for flows that use no link of finite capacity.
+
+    .. [1] Bertsekas, Gallager 1992, "Data Networks", section 6.5.2.
+    """
+    links, link = np.unique(flows.link, return_inverse=True)
+    free, rates = capacity[links].astype(float), np.full(flows.num_flows, np.inf)
+    finite = np.isfinite(free[link])
+    flow, link, load = flows.flow[finite], link[finite], flows.load[finite]
+    while flow.size:
+        demand = np.bincount(link, load * flows.share[flow], minlength=len(free))
+        saturates = np.full(len(free), np.inf)
+        np.divide(free, demand, out=saturates, where=demand > 0)
+        first = np.flatnonzero(np.diff(flow, prepend=-1))
+        entries = np.diff(first, append=len(flow))
+        level = np.minimum.reduceat(saturates[link], first)
+        saturates_elsewhere = saturates[link] > np.repeat(level, entries) * (1 + _TIE)
+        full = np.bincount(link, saturates_elsewhere, minlength=len(free)) == 0
+        frozen = np.maximum.reduceat(full[link], first)
+        ids = flow[first[frozen]]
+        rates[ids] = level[frozen] * flows.share[ids]
+        gone = np.repeat(frozen, entries)
+        used = np.bincount(link[gone], load[gone] * rates[flow[gone]], minlength=len(free))
+        free = np.maximum(free - used, 0.0)
+        flow, link, load = flow[~gone], link[~gone], load[~gone]
+    return rates
 
 
 class _Move:

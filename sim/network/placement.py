@@ -2,8 +2,11 @@
 
 GPU number = ((pipeline · dp + data) · cp + context) · tp + tensor: Megatron-LM's order, which keeps the most talkative
 group in a node. A plan may lay the dimensions over the GPUs in another order (`ParallelPlan.placement`), a scheduler
-may scatter the job's nodes (`ClusterSpec.fragmentation`); then `sim.network.ranks` says where every rank sits. Where
-switches may be short of cables, `sim.network.sharing` says what they leave. Neither is loaded for other scenarios.
+may scatter the job's nodes (`ClusterSpec.fragmentation`); then `gpu_of_rank` says where every rank sits. Where switches
+may be short of cables, `sim.network.sharing` says what they leave; it is loaded for that alone.
+
+A group is `size` ranks whose numbers are `stride` apart. The *places* of a job are its GPUs in the order in which its
+nodes fill; another order of the dimensions deals the ranks to other places.
 """
 
 from __future__ import annotations
@@ -121,8 +124,6 @@ def place_group(
     if size == 1 or _in_order(plan, cluster):
         members, spans = _worst_in_order(size, stride, plan.num_gpus, cluster.nvlink_domain_gpus)
     else:
-        from sim.network.ranks import groups_of
-
         members, spans = _fewest_and_spans(groups_of(size, stride, plan, cluster) // cluster.nvlink_domain_gpus)
     pattern: Pattern = "all_to_all" if kind == "ep" else "ring"
     share = 1.0 if spans == 1 else _card_share(size, stride, plan, cluster, pattern)
@@ -172,7 +173,6 @@ def _card_share(size: int, stride: int, plan: ParallelPlan | Degrees, cluster: C
     network, node = cluster.network, cluster.node
     if network is None or network.is_nonblocking() or node.gpus_per_node % node.nics_per_node:
         return 1.0
-    from sim.network.ranks import groups_of
     from sim.network.sharing import card_share
 
     shape = (size, stride, plan.num_gpus) if _in_order(plan, cluster) else None
@@ -203,6 +203,75 @@ def _fewest_and_spans(domain: Ints) -> tuple[int, int]:
     # A run of equal domains is a domain's share of a group.
     members = np.diff(np.flatnonzero(begins), append=domain.size)
     return int(members.min()), int(begins.sum(axis=1).max())
+
+
+RANKS = ("tp", "cp", "dp", "pp")
+"""Dimensions of a rank's number, the fastest first."""
+
+
+def places_of_ranks(order: str, degrees: tuple[int, ...]) -> Ints:
+    """Return the place of every rank, (pp, dp, cp, tp).
+
+    order : the dimensions from the one whose neighbours sit closest, such as "tp-pp-cp-dp".
+    degrees : how many of each there are, in the order of RANKS.
+    """
+    names = order.split("-")
+    count = dict(zip(RANKS, degrees, strict=True))
+    # Slowest first, as NumPy counts; then the axes in the order of the result.
+    places = np.arange(int(np.prod(degrees))).reshape([count[name] for name in reversed(names)])
+    return places.transpose([names[::-1].index(name) for name in reversed(RANKS)])
+
+
+def gpu_of_rank(plan: ParallelPlan | Degrees, cluster: ClusterSpec, seed: int = 0) -> Ints:
+    """Return the GPU of every rank, (pp, dp, cp, tp); `.ravel()` is indexed by Megatron-LM's rank number.
+
+    plan : with the order of its dimensions.
+    cluster : the machine; its GPUs are numbered node by node. Some of a job's nodes may lie anywhere in it.
+    seed : of the scheduler that hands these out.
+    """
+    if plan.num_gpus > cluster.num_gpus:
+        raise SpecError(
+            f"the plan needs {plan.num_gpus:,} GPUs and {cluster.name!r} has {cluster.num_gpus:,}; raise num_nodes"
+        )
+    places = places_of_ranks(plan.placement, (plan.tp, plan.cp, plan.dp, plan.pp))
+    per_node = cluster.node.gpus_per_node
+    nodes = _nodes(-(-plan.num_gpus // per_node), cluster.num_nodes, cluster.fragmentation, seed)
+    gpus: Ints = nodes[places // per_node] * per_node + places % per_node
+    return gpus
+
+
+def _nodes(wanted: int, available: int, fragmentation: float, seed: int) -> Ints:
+    """Return the nodes of a job, in the order its ranks fill them: ascending, as schedulers sort them."""
+    nodes = np.arange(wanted)
+    moved = round(fragmentation * wanted)
+    if not moved:
+        return nodes
+    rng = np.random.default_rng(seed)
+    given_up = rng.choice(wanted, moved, replace=False)
+    kept = np.delete(nodes, given_up)
+    elsewhere = np.setdiff1d(np.arange(available), kept)
+    return np.sort(np.concatenate([kept, rng.choice(elsewhere, moved, replace=False)]))
+
+
+def groups_of(size: int, stride: int, plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Ints:
+    """Return the GPUs, ascending, of all groups of `size` ranks whose numbers are `stride` apart, (groups, members)."""
+    groups = _grouped(gpu_of_rank(plan, cluster), size, stride)
+    return groups if (groups[:, 1:] > groups[:, :-1]).all() else np.sort(groups, axis=1)
+
+
+def members_of(kind: str, plan: ParallelPlan, gpus: Ints) -> Ints:
+    """Return the GPUs of every group of a kind (`sim.network.placement.group_shape`) on a pipeline rank.
+
+    gpus : (dp, cp, tp), of a rank or of several behind each other that hold the same. Returns (groups, members).
+    """
+    degrees = Degrees(plan.tp, plan.cp, 1, len(gpus), plan.ep, plan.etp)
+    return _grouped(gpus, *group_shape(kind, degrees, plan.sharding_group))
+
+
+def _grouped(gpus: Ints, size: int, stride: int) -> Ints:
+    """Return groups of `size` ranks that are `stride` apart and follow each other, (groups, members)."""
+    groups: Ints = gpus.reshape(-1, size, stride).transpose(0, 2, 1).reshape(-1, size)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +311,6 @@ def hops_of(plan: ParallelPlan | Degrees, cluster: ClusterSpec) -> Hops:
     domain = cluster.nvlink_domain_gpus
     if plan.pp == 1 or _in_order(plan, cluster):
         return Hops(min(plan.num_gpus // plan.pp, domain), domain)
-    from sim.network.ranks import gpu_of_rank
-
     at = gpu_of_rank(plan, cluster).reshape(plan.pp, -1) // domain
     return Hops(0, domain, np.stack([(at != here).any(axis=1) for here in at]).tobytes())
 

@@ -13,8 +13,7 @@ import numpy as np
 from sim.arrays import Floats, Ints, Number
 from sim.engines.program import price_order
 from sim.errors import require_positive
-from sim.network.placement import Group
-from sim.network.ranks import places_of_ranks
+from sim.network.placement import Group, places_of_ranks
 from sim.pricing.cells import Plans, plans_of
 from sim.pricing.deal import HELD, MOMENTS, TRAINED, Deal, params_of
 from sim.pricing.stages import params_of_ranks

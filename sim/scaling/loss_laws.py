@@ -30,6 +30,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.errors import SpecError, nearest, require_positive
 from sim.specs.yaml12 import load_yaml
+from sim.units import show_short
 
 TABLE = Path(__file__).parents[1] / "presets" / "laws.yaml"
 FLOP_PER_PARAM_TOKEN = 6.0
@@ -102,11 +103,11 @@ def tokens_for_loss(loss: float, params: float, form: PowerSum) -> float:
     left = reducible - form.a * params**-form.alpha
     if left <= 0:
         floor = form.irreducible + (form.a * params**-form.alpha) ** form.gamma
-        least = f"{(form.a / reducible) ** (1 / form.alpha):.3g}" if reducible > 0 else None
+        least = show_short((form.a / reducible) ** (1 / form.alpha)) if reducible > 0 else None
         remedy = f"or take more than {least} parameters" if least else "no model goes below the irreducible loss"
         raise SpecError(
-            f"{params:.3g} parameters reach no loss of {loss:g} on any number of tokens; they tend to {floor:.4g}. "
-            f"Ask for more than that, {remedy}"
+            f"{show_short(params)} parameters reach no loss of {loss:g} on any number of tokens; they tend to "
+            f"{floor:.4g}. Ask for more than that, {remedy}"
         )
     return float((form.b / left) ** (1 / form.beta))
 

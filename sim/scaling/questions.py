@@ -298,6 +298,11 @@ class Pretraining(Question):
         usual = f"near the {wanted / 1e6:g} million of {whose}, and shared evenly by {gpus:,} GPUs (--batch)"
         own = None if self.batch is None else batch_of(self.batch, read, gpus)
         size, of_batch = own or _batch_near(wanted, read, gpus, usual)
+        if self.tokens is not None and self.tokens < size * read:
+            raise SpecError(
+                f"--tokens {self.tokens:g} is less than the {size * read:,} of one step; write {self.tokens:g}T for "
+                "trillions, or a smaller --batch"
+            )
         said = {"global_batch_size": size, "sequence_length": read, "precision": kind, "tokens": self.tokens}
         return said, (*of_batch, *of_length, *of_precision)
 

@@ -23,9 +23,7 @@ import numpy as np
 
 from sim.arrays import FloatArray, IntArray
 from sim.costs.collectives import best_of, send
-from sim.network.collective_flows import members_by_domain, ring
-from sim.network.placement import hops_of, send_share
-from sim.network.ranks import gpu_of_rank, members_of
+from sim.network.placement import gpu_of_rank, hops_of, members_of, send_share
 from sim.network.routing import route_around
 from sim.network.topology import Topology
 from sim.pricing.cells import plans_of, sent_bytes
@@ -108,7 +106,7 @@ class Wires:
     ) -> int:
         """Rings of one pipeline rank's groups, all groups of a kind at once, one kind after the other.
 
-        sent : what each member of a kind of group (`sim.network.ranks.members_of`) sends in all; zero: nothing. [bytes]
+        sent : what each member of a kind of group (`placement.members_of`) sends in all; zero: nothing. [bytes]
         others : ranks whose GPUs are in the same groups; what they send is not in this stream.
         of_sends : each group is one ring in the order of its members, instead of a library's, which use every card.
         """
@@ -123,8 +121,9 @@ class Wires:
                 line = each[:, np.newaxis]
                 if not of_sends:  # where domains hold unequal numbers, one chain of neighbours
                     counts = np.unique(each // domain, return_counts=True)[1]
+                    by_domain = each[np.argsort(each // domain, kind="stable")]
                     equal = (counts == counts[0]).all()
-                    line = members_by_domain(each, domain) if equal else np.sort(each)[:, np.newaxis]
+                    line = by_domain.reshape(len(counts), -1) if equal else np.sort(each)[:, np.newaxis]
                 phases.append(ring(line, nbytes * n / (n - 1), 1))
         flows = [np.concatenate(each) for each in zip(*phases, strict=True)]
         if others:
@@ -163,6 +162,27 @@ class Wires:
         hidden = None if self._is_nvlink[link].all() else self._costs.fabric.delay_hidden_share
         self.streams.append(Stream(*seconds, *carried, seconds[1] / nbytes, nbytes, pace, hidden))
         return len(self.streams) - 1
+
+
+def ring(placement: IntArray, nbytes: float, passes: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """Rings that carry (n−1)/n of the buffer `passes` times: 2 an all-reduce, 1 an all-gather or a reduce-scatter.
+
+    placement : GPUs; row d holds the members in NVLink domain d. Returns sources, targets and sizes of flows. The many
+        steps of a ring are one set of flows, because in every step each member sends the same over the same links.
+
+    Between domains there is one ring for each member of a domain, with its share of the buffer, so that every card is
+    used. A ring runs through a domain and leaves over the card of its last member; every second domain is passed
+    backwards, so that it stays on one rail (with an odd number of domains, but for its last hop). Each of g members
+    uses NVLink in all rings but the one it leaves the domain with, (g−1)/g of what it sends; the formulas of
+    `sim.costs.collectives` count all of it, which shows only where g cards are faster than NVLink.
+    """
+    domains, per_domain = placement.shape
+    n = placement.size
+    channels = per_domain if domains > 1 else 1
+    places = (np.arange(channels)[:, np.newaxis] + np.arange(per_domain)) % per_domain
+    order = np.concatenate([row[places if d % 2 == 0 else places[:, ::-1]] for d, row in enumerate(placement)], axis=1)
+    volume = passes * (n - 1) / n * nbytes / channels
+    return order.ravel(), np.roll(order, -1, axis=1).ravel(), np.full(order.size, volume)
 
 
 @dataclass(frozen=True, slots=True)

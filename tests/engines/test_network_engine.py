@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from strategies import orders
 
 from sim.engines import Program, network, run
-from sim.engines.wire import Wire, shared_links
-from sim.network.collective_flows import Flows
+from sim.engines.wire import Flows, Wire, shared_links
 from sim.schedules import build_order, get_schedule, schedule_names
 from sim.schedules.actions import U
 from sim.traffic.streams import Stream, Traffic

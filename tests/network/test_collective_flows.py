@@ -9,11 +9,11 @@ from rows import rows
 
 from sim.costs import collectives as formulas
 from sim.costs.collectives import Fabric
-from sim.network import collective_flows
-from sim.network.collective_flows import max_min_rates
+from sim.engines.wire import max_min_rates
 from sim.network.placement import Group
 from sim.network.routing import route
 from sim.specs import Profile, load_preset
+from sim.traffic import streams
 
 
 class Phase(NamedTuple):
@@ -25,7 +25,7 @@ class Phase(NamedTuple):
 
 
 def ring(placement, nbytes, passes):
-    return () if placement.size == 1 else (Phase(*collective_flows.ring(placement, nbytes, passes)),)
+    return () if placement.size == 1 else (Phase(*streams.ring(placement, nbytes, passes)),)
 
 
 def ring_all_reduce(placement, nbytes):

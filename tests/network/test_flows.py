@@ -5,7 +5,7 @@ from flows import flows_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.network.collective_flows import Flows, max_min_rates
+from sim.engines.wire import Flows, max_min_rates
 
 
 def matrix(flows, num_links):

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from sim.costs.collectives import Fabric, all_to_all
 from sim.network import placement
-from sim.network.placement import hops_of, place_group, send_share
-from sim.network.ranks import RANKS, gpu_of_rank, members_of
+from sim.network.placement import RANKS, gpu_of_rank, hops_of, members_of, place_group, send_share
 from sim.specs import ClusterSpec, ParallelPlan, load_scenario
 from sim.specs.loading import resolve
 

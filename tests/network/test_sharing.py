@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import build_scenario, estimate
+from sim.engines.wire import max_min_rates
 from sim.errors import SpecError
 from sim.network import sharing
-from sim.network.collective_flows import max_min_rates
-from sim.network.placement import Degrees
-from sim.network.ranks import groups_of
+from sim.network.placement import Degrees, groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
 from sim.network.topology import build_topology

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from sim import build_scenario
-from sim.network.ranks import gpu_of_rank, members_of
+from sim.network.placement import gpu_of_rank, members_of
 from sim.traffic.exchanges import step_collectives
 
 torch = pytest.importorskip("torch")

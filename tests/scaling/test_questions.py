@@ -174,6 +174,7 @@ test_what_cannot_be_asked_names_the_remedy = refusals((SpecError, InfeasiblePlan
         ("plan llama3-8b --gpus 8 -s training.precision=fp16", "plan sets training.precision by --precision"),
         ("plan llama3-8b --gpus 8 --gpu h100 --cluster selene", "leave --gpu out"),
         ("plan llama3-8b --gpus 8 --framework none", "unknown framework 'none'"),
+        ("plan llama3-8b --gpus 8 --gpu h100 --tokens 2", "less than the 2,097,152 of one step; write 2T for trillions"),
         ("plan llama3-8b --gpus 8 --gpu h100 -s plan.offloaded_layers=2", "no plan of this search has plan.offloaded"),
 ])  # fmt: skip
 

@@ -88,7 +88,7 @@ def test_a_mixture_of_experts_is_held_against_laws_by_its_active_parameters():
 
 test_goals_that_cannot_be = refusals(SpecError, lambda asked: goal_of(1e9, **asked), [
     ({"loss": 1.5}, "no model goes below the irreducible loss"),
-    ({"loss": 1.9}, "1e+09 parameters reach no loss of 1.9 on any number of tokens; they tend to"),
+    ({"loss": 1.9}, "1.00B parameters reach no loss of 1.9 on any number of tokens; they tend to"),
     ({"tokens": 1e9, "loss": 3.0}, "either tokens or a loss"),
     ({"tokens": -1.0}, "tokens = -1"),
     ({"tokens": 1e9, "batch_law": "kaplan"}, "did you mean 'kaplan-2020'"),

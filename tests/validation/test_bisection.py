@@ -5,8 +5,8 @@ import pytest
 from flows import flows_on
 
 from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
-from sim.network.collective_flows import max_min_rates
-from sim.network.ranks import gpu_of_rank
+from sim.engines.wire import max_min_rates
+from sim.network.placement import gpu_of_rank
 from sim.network.routing import ROUTINGS, route
 from sim.network.topology import build_topology
 from sim.specs import load_scenario
