@@ -1,4 +1,4 @@
-"""`flopcast estimate`, `compare`, `check` and `layout`: how long a step takes and why, and whether a run is normal."""
+"""`flopcast estimate`, `compare`, `check`, `layout` and `report`: how long a step takes and why, is a run normal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sim.commands.options import Answer
+from sim.commands.options import Answer, check_target
+from sim.commands.progress import progress_bar
 from sim.errors import FlopcastError, SpecError
+from sim.files import write_text
 from sim.specs import ParallelPlan, Scenario, build_scenario, load_scenario
 from sim.specs.framework_plans import broken_rules, framework_words, plan_rules, rules_of_scenario
 from sim.units import listed, parse, show_time
@@ -146,6 +148,35 @@ def split_scenario(text: str) -> tuple[str, list[str]]:
         pass
     path, *own = re.split(r"@(?=[A-Za-z_][\w.]*=)", text)
     return path, own
+
+
+def report(
+    scenario: Scenario, *, output: Path = Path("report.html"), with_search: bool = True, engine: str = "dag"
+) -> None:
+    """Write the answer and all that it rests on as one HTML file that needs nothing else, not even a network.
+
+    Headline, the way from peak to what is achieved, memory, timeline, better plans, assumptions, how far to trust it,
+    and the scenario to reproduce it.
+
+    output --output -o HTML : Where to write it.
+    with_search --search/--no-search : Also look for better plans.
+    """
+    check_target(output, (".html", ".htm"))
+    from sim import estimate as run
+    from sim.report.html.page import report_page
+    from sim.search import search
+
+    answer, found, why = run(scenario, engine), None, ""
+    try:
+        if with_search:
+            with progress_bar("plans priced") as progress:
+                found = search(scenario, progress=progress)
+    except FlopcastError as error:
+        why = str(error)
+    page = report_page(answer, found, why)
+    write_text(output, page)
+    typer.echo(f"report: {output}  {len(page.encode()) / 1e3:,.0f} kB")
+    answer.require_fit()
 
 
 def layout(scenario: Scenario) -> Answer:

@@ -41,7 +41,7 @@ STEPS = Fills(
 
 def simulate(scenario: Scenario, *, steps: Annotated[partial[Simulation], STEPS]) -> Answer:
     """How long steps take when GPUs jitter or are slow, and links are shared, slow or lost."""
-    from sim.report.simulation import simulation_view
+    from sim.report.machine import simulation_view
 
     with spinner("simulating"):
         answer = steps(scenario)
@@ -67,7 +67,7 @@ def shape(
     seq : Tokens a sequence, such as 2k.
     framework : Whose kernels and padding count.
     """
-    from sim.report.network import shapes_view
+    from sim.report.machine import shapes_view
 
     check_numbers(tp=tp)
     length = None if seq is None else parse_whole(seq, "sequence_length")
@@ -95,7 +95,7 @@ def topology(
     gpus : GPUs of the collectives; all of the machine if not given.
     profile : Profile of the estimates' times, by name or YAML file; the GPU's own if not given.
     """
-    from sim.report.network import network_view
+    from sim.report.machine import network_view
 
     for option, given in (("--gpus", gpus), ("--profile", profile)):
         if given is not None and collectives is None:
@@ -203,7 +203,7 @@ def plan_pipeline(
     bandwidths : Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.
     memory : Of a worker, such as '16 GB'.
     """
-    from sim.report.planners import pipedream_view
+    from sim.report.machine import pipedream_view
 
     if (workers is None) != (bandwidths is None):
         raise SpecError("give --workers and --bandwidths together, such as --workers 16 --bandwidths '10 Gbit/s'")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.arrays import ActionFloats, FloatArray, IntArray, RankFloats
+from sim.arrays import ActionFloats, Array, FloatArray, IntArray, RankFloats
 from sim.engines.max_plus import TOGETHER
 from sim.engines.program import Program, without_flush
 from sim.engines.tasks import BUCKET, COMPUTE, GATHER, JOIN, ONCE, REDUCE, Step
@@ -22,21 +22,24 @@ STREAMS = ("compute", "data parallel", "gradients", "once a step")
 """Names of streams, by their codes."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTable:
+class TaskTable(NamedTuple):
     """Tasks that take time, one a row: the order's actions first, in their turn, then all others.
 
-    rank, stream, what : arrays. The codes of `STREAMS` and `WHATS`.
+    rank, stream, what : arrays. Streams by their codes in `STREAMS`, and names of `WHATS`.
     action : array. The action that a task is, or whose weights or gradients it moves; −1 for what comes once a step.
     begin_s, end_s : arrays. Where a fold leaves repetitions out, tasks before its cut are as they were played. [s]
     """
 
     rank: IntArray
     stream: IntArray
-    what: IntArray
+    what: Array
     action: IntArray
     begin_s: FloatArray
     end_s: FloatArray
+
+    def where(self, chosen: Array) -> TaskTable:
+        """The rows that are chosen."""
+        return TaskTable(*(column[chosen] for column in self))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -106,7 +109,7 @@ class Timeline:
         columns = {
             "rank": tasks.rank,
             "stream": np.array(STREAMS)[tasks.stream],
-            "kind": np.array(WHATS)[tasks.what],
+            "kind": tasks.what,
             "stage": np.where(there, order.stage[tasks.action], -1),
             "microbatch": np.where(there, order.microbatch[tasks.action], -1),
         }
@@ -176,6 +179,7 @@ def _table(order: Order, step: Step, begin: FloatArray, end: FloatArray) -> Task
         codes = [np.full_like(late, each) for each in (ONCE, REDUCE, -1)]
         more = (late, *codes, begin[step.done][late], begin[step.ready][late])
         rows = [np.concatenate(each) for each in zip(rows, more, strict=True)]
+    rows[2] = np.array(WHATS)[rows[2]]
     return TaskTable(*rows)
 
 

@@ -17,8 +17,7 @@ from sim.engines.program import price_order
 from sim.errors import SpecError, require_not_negative, require_positive
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
-from sim.rl.decoding import ACTIVATION_WIDTH, WIDTHS, inference_params
-from sim.rl.inference import RolloutPool
+from sim.rl.inference import ACTIVATION_WIDTH, WIDTHS, RolloutPool, inference_params
 from sim.rl.samples import Samples
 from sim.schedules import get_schedule
 from sim.specs import ParallelPlan, Scenario

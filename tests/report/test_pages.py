@@ -6,7 +6,7 @@ import pytest
 from open_space import search
 
 from sim import build_scenario, estimate, load_scenario
-from sim.commands.report import report
+from sim.commands.estimate import report
 from sim.errors import SpecError
 from sim.report.html.page import report_page
 from sim.specs.writing import whole_yaml

@@ -38,11 +38,11 @@ def test_what_follows_fills_the_step_to_its_end(view_of, schedule, settings):
     np.maximum.at(last, view.program.order.rank, view.timeline.end)
     bars, begun = view.bars(ONCE), view.timeline.begun_s
     for rank in range(len(last)):
-        begin, end = bars.begin[bars.rank == rank], bars.end[bars.rank == rank]
+        begin, end = bars.begin_s[bars.rank == rank], bars.end_s[bars.rank == rank]
         assert begin[0] >= last[rank] - 1e-9
         assert (begin[1:] >= end[:-1] - 1e-9).all()
         assert end[-1] <= begun[rank] + view.answer.step_time_s + 1e-9
-    assert (bars.end - begun[bars.rank]).max() == pytest.approx(view.answer.step_time_s, rel=1e-9)
+    assert (bars.end_s - begun[bars.rank]).max() == pytest.approx(view.answer.step_time_s, rel=1e-9)
 
 
 @rows("schedule", schedule_names())

@@ -1,11 +1,74 @@
-"""Seconds of decoding: a measured rate, the roofline's ends, and laws of batching."""
+"""What decoding reads, computes, keeps and takes: by hand, against the counts of training, and a measured rate."""
 
 import pytest
+from counts import layers_forward_flop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.rl.inference import Inference, RolloutPool
-from sim.specs import build_scenario
+from sim.rl.inference import Inference, RolloutPool, cache_bytes, decode_flop, inference_params, weights_read
+from sim.specs import ModelSpec, build_scenario
+from sim.specs.presets import load_preset, preset_names
+
+
+def model(name):
+    return ModelSpec.read(load_preset("models", name), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kilobytes"),
+    [
+        ("llama3-8b", 131.072),  # 32 layers x 2 x 8 heads x 128 x 2 bytes
+        ("llama3-70b", 327.68),
+        ("qwen3-30b-a3b", 98.304),  # 48 x 2 x 4 x 128 x 2
+        ("deepseek-v3", 70.272),  # 61 x 576 x 2: DeepSeek-V3's report counts 70 kB a token
+    ],
+)
+def test_the_cache_of_a_token(name, kilobytes):
+    assert cache_bytes(model(name), 1, 2.0, 1) == pytest.approx(kilobytes * 1000)
+    assert cache_bytes(model(name), 1000, 2.0, 1) == pytest.approx(kilobytes * 1e6)
+
+
+def test_heads_are_cut_and_then_copied_and_latent_vectors_whole():
+    eight = model("llama3-8b")
+    assert cache_bytes(eight, 100, 2.0, 8) == pytest.approx(cache_bytes(eight, 100, 2.0, 1) / 8)
+    assert cache_bytes(eight, 100, 2.0, 16) == pytest.approx(cache_bytes(eight, 100, 2.0, 8))
+    deep = model("deepseek-v3")
+    assert cache_bytes(deep, 100, 2.0, 32) == cache_bytes(deep, 100, 2.0, 1)
+
+
+def test_windows_stop_growing_and_states_never_grow():
+    sliding = model("gpt-oss-20b")  # every other layer sees 128 tokens
+    long, short = cache_bytes(sliding, 10_000, 2.0, 1), cache_bytes(sliding, 128, 2.0, 1)
+    row = 2 * sliding.num_kv_heads * sliding.head_dim * 2.0
+    assert long - short == pytest.approx(12 * row * (10_000 - 128))
+    hybrid = model("nemotron-h-8b")
+    attending = sum(kind.attends for kind in hybrid.kind_of_layer)
+    grown = cache_bytes(hybrid, 2000, 2.0, 1) - cache_bytes(hybrid, 1000, 2.0, 1)
+    assert grown == pytest.approx(attending * 1000 * 2 * hybrid.num_kv_heads * hybrid.head_dim * 2.0)
+    # Of 24 Mamba-2 layers 128 heads of 64 by 128 numbers in fp32, and four tokens of 8,192 + 2 · 8 · 128 columns.
+    assert cache_bytes(hybrid, 0, 2.0, 1) == 24 * (4 * 128 * 64 * 128 + 2 * 4 * 10_240)
+
+
+@given(st.sampled_from(preset_names("models")), st.integers(1, 4000), st.integers(1, 4000))
+def test_a_larger_batch_reads_no_less_and_each_sequence_no_more(name, first, second):
+    shape, few, many = model(name), *sorted((first, second))
+    assert weights_read(shape, few, 1) <= weights_read(shape, many, 1) * (1 + 1e-12)
+    assert weights_read(shape, many, 1) / many <= weights_read(shape, few, 1) / few * (1 + 1e-12)
+    assert weights_read(shape, many, 1) <= inference_params(shape)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b", "gpt3-175b", "nemotron-h-8b"])
+def test_decoding_costs_what_training_counts_for_a_token(name):
+    """Matrix FLOPs of the forward but for attention, which grows with the context; norms and biases are parameters."""
+    shape = model(name)
+    head = 2.0 * shape.hidden_size * shape.vocab_size
+    assert decode_flop(shape, 0) == pytest.approx(layers_forward_flop(shape, 1, 1) + head, rel=0.01)
+
+
+def test_latent_attention_reads_vectors_instead_of_keys():
+    shape = model("deepseek-v3")
+    per_token = decode_flop(shape, 1001) - decode_flop(shape, 1000)
+    assert per_token == pytest.approx(61 * 2 * 128 * (2 * 512 + 64))
 
 
 def engine(model="llama3-8b", tp=1, cluster="superpod-h100", **how):

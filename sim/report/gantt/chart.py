@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from textwrap import fill
-from typing import NamedTuple
 
 import numpy as np
 from rich.text import Text
@@ -13,7 +12,7 @@ from sim.arrays import Array
 from sim.engines import Program, Timeline, run
 from sim.engines.program import priced_order, program_of
 from sim.engines.tasks import COMPUTE, ONCE
-from sim.engines.timeline import WHATS
+from sim.engines.timeline import TaskTable
 from sim.errors import SpecError
 from sim.estimate import Estimate, estimate
 from sim.pricing.memory import activations_by_stage
@@ -25,27 +24,6 @@ from sim.units import show_time
 
 Between = tuple[float | None, float | None]
 """A stretch of a step that is asked for; all of it if neither end is given. [s]"""
-
-
-class Bars(NamedTuple):
-    """The table of a step: what each rank does, from when to when. Arrays, a row a bar.
-
-    what : of LOOKS.
-    stream : of the engines' tasks.
-    action : the action that it is; −1 for what is none.
-    begin, end : an action ends before the send that may keep its rank. [s]
-    """
-
-    what: Array
-    rank: Array
-    stream: Array
-    action: Array
-    begin: Array
-    end: Array
-
-    def where(self, chosen: Array) -> Bars:
-        """The rows that are chosen."""
-        return Bars(*(column[chosen] for column in self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +95,15 @@ class StepView:
         letters = letters if slices > 1 else [""]
         return [f"{each // slices}{letters[each % slices]}" for each in self.program.order.microbatch.tolist()]
 
-    def bars(self, *streams: int) -> Bars:
-        """The rows that are on these streams, or on all; those of a rank's stream in the order of time."""
+    def bars(self, *streams: int) -> TaskTable:
+        """What each rank does on these streams, or on all; a rank's stream in the order of time.
+
+        `action` is −1 for what is none, and an action ends before the send that may keep its rank.
+        """
         tasks = self.timeline.tasks
-        action = np.where(tasks.stream == COMPUTE, tasks.action, -1)
-        end = tasks.end_s.copy()
-        end[: len(self.compute_end)] = self.compute_end
-        rows = Bars(np.array(WHATS)[tasks.what], tasks.rank, tasks.stream, action, tasks.begin_s, end)
-        rows = rows.where(np.lexsort((rows.begin, rows.rank, rows.stream)))
+        end = np.concatenate([self.compute_end, tasks.end_s[len(self.compute_end) :]])
+        rows = tasks._replace(action=np.where(tasks.stream == COMPUTE, tasks.action, -1), end_s=end)
+        rows = rows.where(np.lexsort((rows.begin_s, rows.rank, rows.stream)))
         return rows.where(np.isin(rows.stream, streams)) if streams else rows
 
     def kept(self) -> list[tuple[Array, Array]]:
@@ -160,8 +139,6 @@ def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None =
     """
     answer = estimate(scenario, engine) if answer is None else answer
     timeline = answer.timeline
-    if timeline.start is None:
-        raise SpecError(f"engine {engine} gives totals, not a time for every action; use dag, des or shared")
     if timeline.program.order.fold is not None:
         order, costs = priced_order(scenario, fold=False)
         timeline = run(program_of(scenario, order, costs), engine)
@@ -210,14 +187,14 @@ def gantt_text(view: StepView, width: int, between: Between = (None, None)) -> T
     styles = {look.letter: f"{ink(look.colour)} on {look.colour}" for look in LOOKS.values()} | {IDLE: "dim"}
     rows = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_ROWS)).round().astype(int)).tolist()
     # What occupies ranks: actions until their send no longer keeps the rank, and what follows the pipeline.
-    tasks, shown = view.timeline.tasks, np.array([LOOKS[what].letter for what in WHATS])
+    tasks = view.timeline.tasks
     occupied, seen = np.isin(tasks.stream, (COMPUTE, ONCE)), set[str]()
     for rank in rows:
         here = np.flatnonzero(occupied & (tasks.rank == rank))
         here = here[np.argsort(tasks.begin_s[here], kind="stable")]
         at = here[np.maximum(np.searchsorted(tasks.begin_s[here], moments, side="right") - 1, 0)]
         busy = (tasks.begin_s[at] <= moments) & (moments < tasks.end_s[at])
-        letters = np.where(busy, shown[tasks.what[at]], IDLE).tolist()
+        letters = [LOOKS[what].letter if on else IDLE for what, on in zip(tasks.what[at], busy, strict=True)]
         seen |= set(letters)
         text.append(f"{f'rank {rank}':<{label}}")
         for letter in letters:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import FloatArray, IntArray
 from sim.canvas import new_figure
-from sim.engines.tasks import DATA, GRADIENTS
+from sim.engines.tasks import COMPUTE, DATA, GRADIENTS
+from sim.engines.timeline import TaskTable
 from sim.report.facts import microbatch_words, plan_degrees
 from sim.report.figures import LOOKS, ink, open_panels, place_title, shade
-from sim.report.gantt.chart import Bars, Between, StepView, stretch
+from sim.report.gantt.chart import Between, StepView, stretch
 from sim.schedules.passes import weight_versions
 from sim.units import show, show_time
 
@@ -87,16 +89,21 @@ def _panels(width_in: float, height_in: float, heights: Sequence[float]) -> tupl
     return figure, panels
 
 
-def step_bars(view: StepView) -> Bars:
+def step_bars(view: StepView) -> TaskTable:
     """Everything that ranks do in a step, in the order in which it is drawn: idle time lies under all else."""
     order, bars = view.program.order, view.bars()
     ranks, begun, sent = np.arange(order.num_ranks), view.timeline.begun_s, view.timeline.end > view.compute_end
     until = np.full(order.num_ranks, view.horizon) if view.streams else begun + view.answer.step_time_s
-    idle = Bars(np.full(len(ranks), "idle"), ranks, 0 * ranks, 0 * ranks - 1, begun * (not view.streams), until)
+
+    def drawn(what: str, rank: IntArray, begin: FloatArray, end: FloatArray) -> TaskTable:
+        return TaskTable(
+            rank, np.full_like(rank, COMPUTE), np.full(len(rank), what), np.full_like(rank, -1), begin, end
+        )
+
+    idle = drawn("idle", ranks, begun * (not view.streams), until)
     keeps = np.flatnonzero(sent)  # sends that keep their rank
-    what, none = np.full(len(keeps), "send"), np.full(len(keeps), -1)
-    sends = Bars(what, order.rank[keeps], 0 * none, none, view.compute_end[keeps], view.timeline.end[keeps])
-    return Bars(*map(np.concatenate, zip(idle, bars, sends, strict=True)))
+    sends = drawn("send", order.rank[keeps], view.compute_end[keeps], view.timeline.end[keeps])
+    return TaskTable(*map(np.concatenate, zip(idle, bars, sends, strict=True)))
 
 
 def draw_lanes(
@@ -110,8 +117,8 @@ def draw_lanes(
     from matplotlib.collections import PolyCollection
 
     ranks, bars = view.program.order.num_ranks, step_bars(view)
-    begin, end = (np.minimum(each, view.horizon) - shift for each in (bars.begin, bars.end))
-    bars = bars._replace(begin=begin, end=end)
+    begin, end = (np.minimum(each, view.horizon) - shift for each in (bars.begin_s, bars.end_s))
+    bars = bars._replace(begin_s=begin, end_s=end)
     bars = bars.where((end > max(span[0], 0.0)) & (begin < span[1]) & (end > begin))
     per_s = 72 * width_in / (span[1] - span[0])
     pale = np.where((bars.action >= 0) & (bars.what != "U"), view.paleness()[bars.action], 0.0)
@@ -120,7 +127,7 @@ def draw_lanes(
     beside = np.isin(bars.stream, (DATA, GRADIENTS))
     high = np.where(bars.what == "idle", 1.0, np.where(beside, THIN, LANE))
     top = bars.rank + np.where(beside, (LANE - THIN) / 2, 0.0) - high / 2
-    left, right = bars.begin, bars.end + (bars.what == "U") * 1.2 / per_s  # else too short to be seen
+    left, right = bars.begin_s, bars.end_s + (bars.what == "U") * 1.2 / per_s  # else too short to be seen
     corners = np.stack([left, top, left, top + high, right, top + high, right, top], axis=1).reshape(-1, 4, 2)
     edged = (bars.action >= 0) & ((right - left) * per_s >= EDGE_POINTS)
     shapes = PolyCollection(list(corners), facecolors=colours, edgecolors="white", linewidths=np.where(edged, 0.5, 0.0))
@@ -136,11 +143,11 @@ def draw_lanes(
 
 
 def _number(
-    panel: Any, view: StepView, bars: Bars, colours: Sequence[Any], span: tuple[float, float], per_s: float
+    panel: Any, view: StepView, bars: TaskTable, colours: Sequence[Any], span: tuple[float, float], per_s: float
 ) -> None:
     """Micro-batch numbers on the actions that are wide enough, in ink that suits their colour."""
     labels = np.array([*view.labels(), ""])[bars.action]
-    begin, end = np.clip(bars.begin, *span), np.clip(bars.end, *span)
+    begin, end = np.clip(bars.begin_s, *span), np.clip(bars.end_s, *span)
     fits = (end - begin) * per_s >= 1.2 + DIGIT * NUMBER_POINTS * np.char.str_len(labels)
     for at in np.flatnonzero(fits & (bars.action >= 0) & (bars.what != "U")).tolist():
         look = {"ha": "center", "va": "center", "color": ink(colours[at]), "fontsize": NUMBER_POINTS, "clip_on": True}

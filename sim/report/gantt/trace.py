@@ -80,8 +80,8 @@ def _tasks(view: StepView) -> Iterator[Event]:
     if (bars.stream == tasks.GRADIENTS).any():  # what of them is exposed is told with them
         kept = ~((bars.stream == tasks.ONCE) & (bars.what == "reduce"))
         bars, thread = bars.where(kept), thread[kept]
-    turn = np.lexsort((bars.end, bars.begin, bars.rank, thread, bars.action < 0))  # actions first
-    begin, end = _us(bars.begin[turn]).tolist(), _us(bars.end[turn]).tolist()
+    turn = np.lexsort((bars.end_s, bars.begin_s, bars.rank, thread, bars.action < 0))  # actions first
+    begin, end = _us(bars.begin_s[turn]).tolist(), _us(bars.end_s[turn]).tolist()
     columns = (thread[turn], bars.what[turn], bars.rank[turn], bars.action[turn])
     exposed = view.timeline.exposed_reduce_s.tolist()
     for track, what, rank, at, since, until in zip(*(each.tolist() for each in columns), begin, end, strict=True):

@@ -104,8 +104,6 @@ def _sections(answer: Estimate, plans: bool, no_plans: bool) -> dict[str, str]:
 
 def _timeline(answer: Estimate) -> tuple[str, str]:
     """The address of the Gantt chart, and the sentence above it; without one, why there is none."""
-    if answer.timeline.start is None:
-        return "", f"Engine {answer.engine} gives totals, not a time for every action."
     if answer.scenario.plan.num_stages * answer.num_microbatches > MOST_ACTIONS:
         return "", "The step has too many actions to be drawn one by one."
     try:
