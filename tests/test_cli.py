@@ -74,18 +74,15 @@ TYPED = """
 2 | schedule nowhere/mine.txt | cannot be read
 2 | schedule README.md | is not an action
 2 | timeline MAIN --figure step.pdf | must end in .png
-2 | plan-pipeline VGG | give --workers and --bandwidths
 2 | plan-pipeline VGG --workers 4x4 --bandwidths '1 GB/s' | has 1 values
 2 | plan-pipeline VGG --workers many --bandwidths '1 GB/s' | workers such as 16
-2 | plan-pipeline VGG --workers 4 | together
-2 | plan-pipeline VGG -s plan.tp=2 | leave --set and --profile out
 3 | plan-pipeline VGG --workers 4 --bandwidths '1 GB/s' --memory '1 GB' | no plan of 39 layers
-2 | plan-pipeline nowhere.csv | no scenario file
+2 | plan-pipeline nowhere.csv --workers 4 --bandwidths '1 GB/s' | cannot read nowhere.csv
+2 | plan-pipeline MAIN --workers 4 --bandwidths '1 GB/s' | is no profile of layers
 2 | timeline MAIN --figure nowhere/step.svg | there is no folder
 2 | timeline MAIN --trace step.txt | must end in .json
 2 | timeline MAIN --trace step.json --from 3 | holds the whole step
 2 | timeline MAIN --from 5 --to 4 | no stretch of what there is to show
-2 | timeline MAIN --engine closed_form | choose from dag, des
 2 | compare-schedules MAIN --schedules 1f1b,zb_v1 | did you mean 'zb_v'?
 2 | compare-schedules MAIN --schedules , | is empty
 2 | compare-schedules scenarios/megatron-2021/18.4b.yaml --schedules zb_v | none of these schedules

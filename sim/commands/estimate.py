@@ -119,7 +119,6 @@ def compare(
     second: str,
     *,
     overrides: Sequence[str] = (),
-    engine: str = "dag",
     profile: str | None = None,
     verbose: bool = False,
 ) -> Answer:
@@ -134,7 +133,7 @@ def compare(
     pairs = [split_scenario(text) for text in (first, second)]
     if all(path == "-" for path, _ in pairs):
         raise SpecError("- reads one scenario from a pipe; name a file for the other")
-    one, other = (run(load_scenario(path, (*overrides, *own), profile), engine) for path, own in pairs)
+    one, other = (run(load_scenario(path, (*overrides, *own), profile)) for path, own in pairs)
     view = partial(compare_view, one, other, verbose, [own for _, own in pairs])
     return Answer(lambda: [one.to_dict(), other.to_dict()], lambda: [view()], (one, other))
 
@@ -150,9 +149,7 @@ def split_scenario(text: str) -> tuple[str, list[str]]:
     return path, own
 
 
-def report(
-    scenario: Scenario, *, output: Path = Path("report.html"), with_search: bool = True, engine: str = "dag"
-) -> None:
+def report(scenario: Scenario, *, output: Path = Path("report.html"), with_search: bool = True) -> None:
     """Write the answer and all that it rests on as one HTML file that needs nothing else, not even a network.
 
     Headline, the way from peak to what is achieved, memory, timeline, better plans, assumptions, how far to trust it,
@@ -166,7 +163,7 @@ def report(
     from sim.report.html.page import report_page
     from sim.search import search
 
-    answer, found, why = run(scenario, engine), None, ""
+    answer, found, why = run(scenario), None, ""
     try:
         if with_search:
             with progress_bar("plans priced") as progress:

@@ -17,14 +17,14 @@ from sim.errors import SpecError
 from sim.files import here_or_shipped, read_text
 from sim.network import placement
 from sim.network.topology import bisection_bytes_per_s, build_topology, cable_counts, switch_counts
-from sim.planners.answers import Source, ask_pipedream
+from sim.planners.answers import ask_pipedream
 from sim.planners.layers import profile_from_text
 from sim.planners.pipeline_plan import read_levels
 from sim.scaling.shape import shapes_near
 from sim.simulate import Simulation
 from sim.simulate import simulate as run
 from sim.specs import ClusterSpec, Scenario, load_preset
-from sim.specs.loading import described, load_scenario, profile_of_gpu
+from sim.specs.loading import described, profile_of_gpu
 from sim.specs.machines import gpu_named
 from sim.units import parse, parse_whole
 
@@ -185,41 +185,19 @@ def _groups(gpus: int, count: int, cluster: ClusterSpec) -> tuple[placement.Grou
     return placement.place_group("shards", plan, cluster, gpus), placement.place_group("ep", plan, cluster)
 
 
-def plan_pipeline(
-    source: str,
-    *,
-    overrides: Sequence[str] = (),
-    workers: str | None = None,
-    bandwidths: str | None = None,
-    memory: str | None = None,
-    profile: str | None = None,
-) -> Answer:
+def plan_pipeline(source: Path, *, workers: str, bandwidths: str, memory: str | None = None) -> Answer:
     """Deal layers to the stages of a pipeline without flush as PipeDream's planner does.
 
     The plan is played in its own order, 1F1B round robin, and what it takes more than the planner promises is said.
 
-    source : A profile of layers (CSV, YAML), or a scenario.
-    workers : Workers, or servers × workers: 16, 4x4. A scenario has its own.
+    source : A profile of layers (CSV, YAML).
+    workers : Workers, or servers × workers: 16, 4x4.
     bandwidths : Bandwidths, the outermost first: '10 Gbit/s, 12 GB/s'.
     memory : Of a worker, such as '16 GB'.
     """
     from sim.report.machine import pipedream_view
 
-    if (workers is None) != (bandwidths is None):
-        raise SpecError("give --workers and --bandwidths together, such as --workers 16 --bandwidths '10 Gbit/s'")
-    levels = None if workers is None or bandwidths is None else read_levels(workers, bandwidths)
-    limit = None if memory is None else parse(memory, "bytes")
-    plan = ask_pipedream(_source(source, overrides, profile), levels, memory_bytes=limit)
+    path, limit = here_or_shipped(source), None if memory is None else parse(memory, "bytes")
+    levels = read_levels(workers, bandwidths)
+    plan = ask_pipedream(profile_from_text(read_text(path), str(path)), levels, memory_bytes=limit)
     return Answer(plan.to_dict, lambda: [pipedream_view(plan)])
-
-
-def _source(path: str, overrides: Sequence[str], profile: str | None) -> Source:
-    """A scenario, or a profile of layers, told apart by what is in the file."""
-    path = str(here_or_shipped(path))
-    if Path(path).is_file():
-        found = profile_from_text(read_text(path), path)
-        if found is not None:
-            if overrides or profile is not None:
-                raise SpecError(f"{path} is a profile of layers; leave --set and --profile out, they change a scenario")
-            return found
-    return load_scenario(path, overrides, profile)

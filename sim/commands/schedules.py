@@ -88,7 +88,6 @@ def timeline(
     trace: Path | None = None,
     begin: float | None = None,
     end: float | None = None,
-    engine: str = "dag",
 ) -> None:
     """When each pipeline rank does what in a step: a Gantt chart in the terminal, as a figure, or as a trace.
 
@@ -104,7 +103,7 @@ def timeline(
             opt.check_target(path, endings)
     if trace is not None and (begin is not None or end is not None):
         raise SpecError("a trace holds the whole step; leave --from and --to out, or write a figure")
-    view = step_view(scenario.require_plan(), engine)
+    view = step_view(scenario.require_plan())
     if figure is not None:
         save(gantt_figure(view, between=(begin, end)), figure)
         typer.echo(f"figure: {figure}")
@@ -114,9 +113,7 @@ def timeline(
         opt.print_view([lambda width: gantt_text(view, width, (begin, end))])
 
 
-def compare_schedules(
-    scenario: Scenario, *, schedules: str | None = None, figure: Path | None = None, engine: str = "dag"
-) -> opt.Answer:
+def compare_schedules(scenario: Scenario, *, schedules: str | None = None, figure: Path | None = None) -> opt.Answer:
     """One scenario under every schedule: step time, bubble, memory, weight versions, bytes on each network, staleness.
 
     A schedule that needs several chunks a rank gets two (modular a layer a chunk), one that cuts sequences four slices,
@@ -132,9 +129,9 @@ def compare_schedules(
     if names == []:
         raise SpecError("--schedules is empty; name some, such as 1f1b,zb_v, or leave it out for all")
     with spinner("schedules") as report:
-        comparison = compare(scenario.require_plan(), names, engine, report)
+        comparison = compare(scenario.require_plan(), names, report)
 
     def drawn() -> Any:
-        return comparison_figure([step_view(row.answer.scenario, engine, row.answer) for row in comparison.rows])
+        return comparison_figure([step_view(row.answer) for row in comparison.rows])
 
     return opt.Answer(comparison.to_dict, lambda: [comparison_view(comparison)], figure=drawn)

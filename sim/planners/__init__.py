@@ -1,1 +1,1 @@
-"""PipeDream's planner: layers, measured or a scenario's own, dealt to workers that differ in number by stage."""
+"""PipeDream's planner: measured layers, dealt to workers that differ in number by stage."""

@@ -1,4 +1,4 @@
-"""What is asked of PipeDream's planner: its plan of measured layers or of a scenario's own, and a play of that.
+"""What is asked of PipeDream's planner: its plan of measured layers, and a play of that.
 
 The planner says what the slowest stage or send allows. The play adds the order: how far each worker may run ahead, and
 how long activations and gradients are on their way. It has no rule of its own; every way of a micro-batch through the
@@ -10,92 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
 
 from sim.arrays import RankFloats
 from sim.engines import Program, Timeline, run
-from sim.errors import ScheduleError, SpecError
+from sim.errors import ScheduleError
 from sim.planners.layers import LayerProfile
 from sim.planners.pipedream import plan_pipeline
-from sim.planners.pipeline_plan import Level, PipelinePlan, build_replicated, levels_of, noam
-from sim.pricing.cells import plans_of, sent_bytes
-from sim.pricing.deal import HELD, MOMENTS, TRAINED, block_params
-from sim.pricing.layouts import cut_of
+from sim.planners.pipeline_plan import Level, PipelinePlan, build_replicated, noam
 from sim.pricing.stages import StageSeconds
 from sim.schedules import Order
 from sim.schedules.passes import peak_in_flight, weight_versions
-from sim.specs import Scenario
-from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage
-from sim.work.optimizer import GRADIENT_WIDTH, state_bytes
-
-
-def one_worker(scenario: Scenario, **changes: Any) -> Scenario:
-    """The scenario on one worker, which holds all layers: a GPU, or a tensor- and context-parallel group of them.
-
-    **changes : other fields of its plan.
-    """
-    plan = scenario.plan
-    if plan.ep > 1:
-        raise SpecError(
-            f"plan.ep = {plan.ep} deals experts over replicas, of which each stage may have another number; set "
-            "plan.ep to 1, or give a profile of the layers"
-        )
-    if plan.zero_stage:
-        raise SpecError(
-            f"plan.zero_stage = {plan.zero_stage} shards state over replicas, and PipeDream's are whole; set it to 0"
-        )
-    alone = {"pp": 1, "dp": 1, "num_chunks": 1, "schedule": "1f1b", "pipeline_layout": "", "uneven_layers": False}
-    return scenario.replace(plan=plan.replace(**alone, **changes))
-
-
-def profile_of(scenario: Scenario, **changes: Any) -> LayerProfile:
-    """What a scenario's blocks (embedding, layers, multi-token prediction, head) take and keep of one micro-plans.
-
-    Seconds and bytes are those that an estimate puts together, of one GPU of a worker.
-
-    **changes : of its plan: the micro-batch, recomputation.
-    """
-    scenario = one_worker(scenario, **changes)
-    plans, model, training = plans_of(scenario), scenario.model, scenario.training
-    forward, backward = (table[:, 0, 0, 0] for table in plans.prices.total_s[:2])
-    kept = plans.prices.activation_bytes[:, 0, 0]
-    held = block_params(*plans.layouts.holds)[..., 0]
-    of_blocks = np.stack([held[HELD].sum(axis=0), held[TRAINED].sum(axis=0), held[MOMENTS]], axis=1).tolist()
-    width = GRADIENT_WIDTH[scenario.stack.gradient_precision]
-    output = float(np.asarray(sent_bytes(plans.costs, cut_of(scenario))))
-    logits = float(plans.prices.logits_bytes[0, 0])
-    kinds = [FIRST_KIND + model.layer_kinds.index(kind) for kind in model.kind_of_layer]
-    blocks = [("embedding", EMBEDDING)]
-    blocks += [(f"layer {number}", kind) for number, kind in enumerate(kinds)]
-    blocks += [(f"prediction {number}", len(forward) - 1) for number in range(model.num_mtp_layers)]
-    blocks.append(("head", HEAD))
-    layers = []
-    for name, block in blocks:
-        total, trained, moments = of_blocks[block]
-        state = float(state_bytes(trained, moments, training, scenario.stack, scenario.plan.optimizer_offload))
-        layers.append(
-            {
-                "name": name,
-                "forward_s": float(forward[block]),
-                "backward_s": float(backward[block]),
-                "output_bytes": output,
-                "weights_bytes": total * training.activation_bytes,
-                "gradients_bytes": trained * width,
-                "state_bytes": state + trained * width,
-                "kept_bytes": float(kept[block]) + (logits if block == HEAD else 0.0),
-            }
-        )
-    return LayerProfile.read(
-        {
-            "name": scenario.name,
-            "source": f"priced with profile {scenario.profile.name}",
-            "microbatch_size": scenario.plan.microbatch_size,
-            "layers": layers,
-        },
-        "profile",
-    )
+from sim.work.layers import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +124,6 @@ def _program(plan: PipelinePlan, order: Order) -> Program:
     return Program(order, costs)
 
 
-Source = LayerProfile | Scenario
-"""What is planned: measured layers, or a scenario's own."""
 NEGLIGIBLE = 5e-4
 """Share of a period by which a play may be longer and is still called as planned."""
 
@@ -226,28 +151,13 @@ class PipeDreamAnswer:
 
 
 def ask_pipedream(
-    source: Source,
-    levels: Sequence[Level] | None = None,
-    *,
-    memory_bytes: float | None = None,
+    profile: LayerProfile, levels: Sequence[Level], *, memory_bytes: float | None = None
 ) -> PipeDreamAnswer:
-    """PipeDream's plan of measured layers, or of a scenario's, and its play.
+    """PipeDream's plan of measured layers, and its play.
 
-    levels : from the innermost out. Default: of a scenario its own.
-    memory_bytes : of a worker. Default: of a scenario its GPU's, where the machine has one level. [bytes]
+    levels : from the innermost out.
+    memory_bytes : of a worker. [bytes]
     """
-    if isinstance(source, LayerProfile):
-        profile = source
-    else:
-        profile = profile_of(source)
-        levels = levels or levels_of(source)
-        if memory_bytes is None and len(levels) == 1:
-            memory_bytes = source.cluster.gpu.memory_bytes
-    if levels is None:
-        raise SpecError(
-            "a profile of layers says nothing of the machine; give --workers and --bandwidths, such as --workers 4x4 "
-            "--bandwidths '10 Gbit/s, 12 GB/s'"
-        )
     plan = plan_pipeline(profile, levels, memory_bytes=memory_bytes)
     try:
         played = play_plan(plan)

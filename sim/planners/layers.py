@@ -86,14 +86,17 @@ def _value(layer: LayerTimes, field: str) -> float:
     return layer.weights_bytes if field == "gradients_bytes" else layer.output_bytes
 
 
-def profile_from_text(text: str, where: str) -> LayerProfile | None:
-    """The profile in a text; None where it is something else in YAML. Mistakes are reported as in `where`."""
+def profile_from_text(text: str, where: str) -> LayerProfile:
+    """The profile in a text. Mistakes are reported as in `where`."""
     name = Path(where).stem
     if where.endswith(".csv"):
         return LayerProfile.read({"name": name, "layers": _rows(text, where)}, where)
     data = parse_yaml(text, where)
     if not isinstance(data, dict) or "layers" not in data:
-        return None
+        raise SpecError(
+            f"{where} is no profile of layers; write a line a layer: {', '.join(_REQUIRED)}. Of a scenario, "
+            "flopcast search --schedules pipedream_2bw tries equal stages"
+        )
     return LayerProfile.read({"name": name, **data}, where)
 
 

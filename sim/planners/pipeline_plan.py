@@ -14,11 +14,9 @@ import numpy as np
 
 from sim.errors import ScheduleError, SpecError, require_positive
 from sim.planners.layers import LayerProfile
-from sim.pricing.layouts import cost_model
 from sim.schedules import Order, make_order
 from sim.schedules.actions import B, F, Row, U, in_turns, run
 from sim.schedules.build import MOST_ACTIONS, STEADY, STREAM, folded
-from sim.specs import Scenario
 from sim.units import parse, show
 
 
@@ -130,28 +128,6 @@ def read_levels(workers: str, bandwidths: str) -> tuple[Level, ...]:
         )
     require_positive(bandwidths=rates)
     return tuple(Level(count, rate) for count, rate in zip(reversed(counts), reversed(rates), strict=True))
-
-
-def levels_of(scenario: Scenario) -> tuple[Level, ...]:
-    """The workers of a scenario's plan: GPUs, or tensor- and context-parallel groups of them, by NVLink domain.
-
-    Bytes are those of one GPU, so bandwidths are too: of NVLink a GPU's, of the network that of all of a domain's
-    workers, as the profile says that they are reached.
-    """
-    plan, fabric = scenario.plan, cost_model(scenario).fabric
-    width = plan.tp * plan.cp
-    workers, inside = plan.num_gpus // width, max(1, scenario.cluster.nvlink_domain_gpus // width)
-    near = float(fabric.nvlink.efficiency * fabric.nvlink_bytes_per_s)
-    far = float(fabric.network.in_training(shared=False) * fabric.network_bytes_per_s)
-    if workers <= inside:
-        return (Level(workers, near),)
-    if inside == 1:
-        return (Level(workers, far),)
-    if workers % inside:
-        raise SpecError(
-            f"{workers} workers do not fill NVLink domains of {inside}; let plan.pp · plan.dp be a multiple of {inside}"
-        )
-    return (Level(inside, near), Level(workers // inside, far * inside))
 
 
 @dataclass(frozen=True, slots=True)

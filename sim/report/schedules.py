@@ -24,9 +24,6 @@ from sim.units import show, show_time
 
 SLICES, CHUNKS = 4, 2
 """Slices of a sequence, and chunks a rank, for a schedule that needs several, where the plan says nothing."""
-MOST_PLAYED = 500_000
-"""Actions that a comparison plays event by event: some five seconds' worth."""
-
 
 NETWORKS = ("pipeline", "tensor", "data")
 """Kinds of traffic that are told apart."""
@@ -76,7 +73,6 @@ class Comparison:
 def compare_schedules(
     scenario: Scenario,
     names: Sequence[str] | None = None,
-    engine: str = "dag",
     report: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
     """Estimate a scenario under each schedule, registered or a text file with a grid; under all if none is named.
@@ -91,13 +87,7 @@ def compare_schedules(
     for name in chosen:
         report(name)
         try:
-            played = sum(len(row.answer.timeline.program.order) for row in rows)
-            if engine == "des" and played > MOST_PLAYED:
-                raise ScheduleError(
-                    f"engine des has played {played:,} actions for the others, event by event; name few schedules, or "
-                    "take engine dag, which gives the same times"
-                )
-            rows.append(_row(scenario, name, engine))
+            rows.append(_row(scenario, name))
         except FlopcastError as error:
             left_out.append((name, str(error).removeprefix("Scenario: ").removeprefix("ParallelPlan: ")))
     if not rows:
@@ -132,9 +122,9 @@ def plan_changes(scenario: Scenario, name: str) -> dict[str, Any]:
     return {field: value for field, value in wanted.items() if value != getattr(plan, field)}
 
 
-def _row(scenario: Scenario, name: str, engine: str) -> Row:
+def _row(scenario: Scenario, name: str) -> Row:
     changes = plan_changes(scenario, name)
-    answer = estimate(scenario.replace(plan=scenario.plan.replace(schedule=name, **changes)), engine)
+    answer = estimate(scenario.replace(plan=scenario.plan.replace(schedule=name, **changes)))
     order = answer.timeline.program.order
     versions, late = weight_versions(order)
     sends = float(order.weight[order.abroad(order.needs) >= 0].sum())

@@ -1,23 +1,23 @@
 """PipeDream's planner against trying everything, against its published plans, and against its own play."""
 
+from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from brute_force import best_period, price_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import InfeasiblePlan, ScheduleError, SpecError, estimate, load_scenario
-from sim.planners.answers import ask_pipedream, covering, play_plan, profile_of
+from sim import InfeasiblePlan, ScheduleError, SpecError
+from sim.planners.answers import ask_pipedream, covering, play_plan
 from sim.planners.layers import LayerProfile, profile_from_text
-from sim.planners.pipedream import plan_pipeline
-from sim.planners.pipeline_plan import Level, build_replicated, levels_of, noam, read_levels
+from sim.planners.pipedream import one_stage, plan_pipeline, ring_share, whole_plan
+from sim.planners.pipeline_plan import Level, build_replicated, noam, read_levels
 from sim.schedules.passes import peak_in_flight, weight_versions
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ROOT / "scenarios" / "layers"
-SMALL = ROOT / "scenarios" / "megatron-2021" / "1.7b.yaml"
 numbers = st.floats(0.1, 10.0)
 tenths = st.integers(0, 100).map(lambda n: n / 10)
 
@@ -38,6 +38,49 @@ def profiles(draw, most=6):
         },
         "drawn",
     )
+
+
+def compositions(total, parts):
+    """Ways to write a number as so many of one or more."""
+    for cuts in combinations(range(1, total), parts - 1):
+        ends = (*cuts, total)
+        yield tuple(end - begin for begin, end in zip((0, *cuts), ends, strict=True))
+
+
+def best_period(profile, levels):
+    """The least time per micro-batch over all stages and replications, level by level."""
+    layers = profile.layers
+    gradients = [layer.weights_bytes if layer.gradients_bytes is None else layer.gradients_bytes for layer in layers]
+
+    @cache
+    def best(number, first, last):
+        if number < 0:
+            return sum(layer.forward_s + layer.backward_s for layer in layers[first:last])
+        level, found = levels[number], float("inf")
+        for stages in range(1, min(last - first, level.count) + 1):
+            for sizes in compositions(last - first, stages):
+                for parts in compositions(level.count, stages):
+                    found = min(found, period(number, first, sizes, parts))
+        return found
+
+    def period(number, first, sizes, parts):
+        rate, worst = levels[number].bandwidth_bytes_per_s, 0.0
+        for at, (size, m) in enumerate(zip(sizes, parts, strict=True)):
+            last = first + size
+            reduce = ring_share(m) * sum(gradients[first:last]) / rate
+            worst = max(worst, max(best(number - 1, first, last), reduce) / m)
+            if at:
+                worst = max(worst, 2 * layers[first - 1].output_bytes / rate)
+            first = last
+        return worst
+
+    return best(len(levels) - 1, 0, len(layers))
+
+
+def price_plan(profile, level, ends, replicas):
+    """A plan that is written down, on a machine of one level: where each stage's layers end, and its workers."""
+    stages = zip((0, *ends[:-1]), ends, replicas, strict=True)
+    return whole_plan(profile, (level,), [one_stage(profile, level, *each) for each in stages])
 
 
 def levels(*pairs):
@@ -149,6 +192,7 @@ def test_every_order_of_replicated_stages_runs_and_holds_what_noam_says(replicas
         ("name, forward, backward, output, weights\na, 1, 2 ms, 3 MB, 4 MB\n", "x.csv", "layer 1: .*forward.* has no unit"),
         ("name, forward, backward, output, weights\na, -1 ms, 2 ms, 3 MB, 4 MB\n", "x.csv", "greater than or equal to 0"),
         ("layers: []\n", "x.yaml", "at least 1 item"),
+        ("model: gpt3-175b\n", "x.yaml", "is no profile of layers; write a line a layer: name, forward"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_profile_is_said_with_its_place(text, name, says):
@@ -166,7 +210,6 @@ def test_the_same_profile_in_every_format():
         for n, f, b, a, w in rows
     )
     assert profile_from_text(bare, "p.csv") == profile_from_text(units, "p.yaml")
-    assert profile_from_text("model: gpt3-175b\n", "x.yaml") is None
 
 
 def test_turns_that_never_repeat_are_not_played():
@@ -176,32 +219,9 @@ def test_turns_that_never_repeat_are_not_played():
         build_replicated((2, 0))
 
 
-def test_a_scenario_as_a_profile_adds_up_to_its_estimate():
-    scenario = load_scenario(SMALL, ["plan.zero_stage=0"])
-    profile = profile_of(scenario)
-    assert [profile.layers[0].name, profile.layers[-1].name] == ["embedding", "head"]
-    assert len(profile) == scenario.model.num_layers + 2
-    costs = estimate(scenario).timeline.program.costs
-    assert profile.seconds == pytest.approx(float(costs.forward_s.sum() + costs.backward_s.sum()), rel=0.01)
-    levels = levels_of(scenario)
-    assert levels[0].count * levels[-1].count == scenario.plan.num_gpus
-    answer = ask_pipedream(scenario)
-    assert answer.plan.period_s <= answer.plan.data_parallel_s * (1 + 1e-9)
-
-
-def test_what_the_planner_cannot_do_is_said():
-    with pytest.raises(SpecError, match="give --workers and --bandwidths"):
-        ask_pipedream(read_profile(LAYERS / "vgg16-v100.csv"))
-    with pytest.raises(SpecError, match=r"plan\.zero_stage = 1 shards"):
-        profile_of(load_scenario(SMALL, ["plan.zero_stage=1"]))
-    with pytest.raises(SpecError, match=r"plan\.ep = "):
-        profile_of(load_scenario(ROOT / "scenarios" / "qwen3-235b-a22b-256-h100.yaml"))
-
-
 def test_the_keys_of_the_answers_are_documented():
     page = (ROOT / "docs" / "schedules.md").read_text().partition("Keys of `plan-pipeline --json`")[2]
     profile = read_profile(LAYERS / "vgg16-v100.csv")
-    first = ask_pipedream(profile, read_levels("4x4", "10 Gbit/s, 12 GB/s")).to_dict()
-    both = {**first, **ask_pipedream(load_scenario(SMALL, ["plan.zero_stage=0"])).to_dict()}
-    keys = {*both, *(key for each in (both["stages"][0], both["played"]) for key in each)}
+    found = ask_pipedream(profile, read_levels("4x4", "10 Gbit/s, 12 GB/s")).to_dict()
+    keys = {*found, *(key for each in (found["stages"][0], found["played"]) for key in each)}
     assert not [key for key in sorted(keys) if f"`{key}`" not in page]

@@ -28,4 +28,4 @@ def small(scenarios):
 @pytest.fixture(scope="session")
 def view_of(small):
     """The function (schedule, settings) -> StepView."""
-    return lambda schedule="1f1b", *settings, engine="dag": step_view(small(schedule, *settings), engine)
+    return lambda schedule="1f1b", *settings: step_view(small(schedule, *settings))

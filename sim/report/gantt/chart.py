@@ -132,16 +132,13 @@ class StepView:
         return receiver, sender, arrived - seconds, arrived
 
 
-def step_view(scenario: Scenario, engine: str = "dag", answer: Estimate | None = None) -> StepView:
-    """Play a scenario with everything in it that a picture needs.
-
-    answer : Of the same scenario and engine, where there is one already.
-    """
-    answer = estimate(scenario, engine) if answer is None else answer
-    timeline = answer.timeline
+def step_view(asked: Scenario | Estimate) -> StepView:
+    """Play a scenario, or that of an answer, with everything in it that a picture needs."""
+    answer = asked if isinstance(asked, Estimate) else estimate(asked)
+    scenario, timeline = answer.scenario, answer.timeline
     if timeline.program.order.fold is not None:
         order, costs = priced_order(scenario, fold=False)
-        timeline = run(program_of(scenario, order, costs), engine)
+        timeline = run(program_of(scenario, order, costs), answer.engine)
     end, order, costs = timeline.end, timeline.program.order, timeline.program.costs
     sends = np.where(order.kind == F, costs.send_forward_s[order.stage], costs.send_backward_s[order.stage])
     blocks = costs.p2p_blocks * sends * np.isin(order.kind, (F, B, I))

@@ -23,7 +23,7 @@ def estimate_figure(answer: Estimate, what: str = "breakdown", width_in: float =
     if what == "timeline":
         from sim.report.gantt import gantt_figure, step_view
 
-        return gantt_figure(step_view(answer.scenario, answer.engine, answer), width_in=width_in)
+        return gantt_figure(step_view(answer), width_in=width_in)
     if what != "breakdown":
         raise SpecError(f"no picture {what!r} of an estimate{nearest(what, ('breakdown', 'timeline'))}")
     from matplotlib.patches import Patch

@@ -107,7 +107,7 @@ def _timeline(answer: Estimate) -> tuple[str, str]:
     if answer.scenario.plan.num_stages * answer.num_microbatches > MOST_ACTIONS:
         return "", "The step has too many actions to be drawn one by one."
     try:
-        figure = gantt_figure(step_view(answer.scenario, answer.engine, answer))
+        figure = gantt_figure(step_view(answer))
     except FlopcastError as error:
         return "", str(error)
     note = "What each pipeline rank of one replica does, and the activations that it keeps."
