@@ -223,6 +223,16 @@ class Spec(BaseModel):
                 read[name] = value
         return read
 
+    def mistakes(self) -> Iterator[str]:
+        """Yield what breaks a rule between fields, with its remedy; the first is said."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _refuse(self) -> Self:
+        for mistake in self.mistakes():
+            raise ValueError(mistake)
+        return self
+
     def __repr__(self) -> str:
         """One line: the fields that are not as by default, records in it by their names."""
         given = ((name, getattr(self, name)) for name, info in type(self).model_fields.items())

@@ -5,7 +5,7 @@ Bandwidths are per GPU and per direction; peak FLOP/s is dense (no sparsity).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -81,18 +81,17 @@ class NetworkSpec(Spec):
         levels = {name: level.replace(oversubscription=1.0) for name, level in self.levels.items()}
         return self.replace(levels=levels, routing="adaptive", subflows=1)
 
-    @model_validator(mode="after")
-    def _check(self) -> NetworkSpec:
+    def mistakes(self) -> Iterator[str]:
+        """Yield what breaks a rule of levels and routing."""
         leaf = next(iter(self.levels.values()))
         if leaf.switches not in (None, 1):
-            raise ValueError(f"switches = {leaf.switches} on the lowest level: a leaf stands alone; leave it out")
+            yield f"switches = {leaf.switches} on the lowest level: a leaf stands alone; leave it out"
         *below, top = self.levels
         if (ratio := self.levels[top].oversubscription) != 1.0:
             remedy = f"state it on the level below, levels.{below[-1]}" if below else "add a level above"
-            raise ValueError(f"levels.{top}.oversubscription {ratio:g}: the last level has no cables up; {remedy}")
+            yield f"levels.{top}.oversubscription {ratio:g}: the last level has no cables up; {remedy}"
         if self.subflows > 1 and self.routing != "ecmp":
-            raise ValueError(f"subflows {self.subflows} has no effect with {self.routing} routing; set routing to ecmp")
-        return self
+            yield f"subflows {self.subflows} has no effect with {self.routing} routing; set routing to ecmp"
 
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
@@ -234,7 +233,7 @@ class ClusterSpec(Spec):
     network: NetworkSpec | None = None
     """The switches. Estimates take from them the share of a network card that they leave, and simulate --contention
     plays traffic on them. Without this section switches limit nothing."""
-    fragmentation: float = 0.0
+    fragmentation: float = Field(default=0.0, ge=0, le=1)
     """Share of a job's nodes that a busy scheduler hands out anywhere in the machine, and not where an empty machine
     would give them. The nodes are the same in every answer."""
     gpu_spread: float = Field(default=0.03, ge=0, le=0.3)
@@ -258,19 +257,14 @@ class ClusterSpec(Spec):
         node = data["node"]
         return {**data, "node": node if isinstance(node, NodeSpec) else NodeSpec.read(node, "cluster.node")}
 
-    @model_validator(mode="after")
-    def _check(self) -> ClusterSpec:
+    def mistakes(self) -> Iterator[str]:
+        """Yield what breaks a rule between the cluster and its nodes."""
         per_node, domain = self.node.gpus_per_node, self.nvlink_domain_gpus
         if domain % per_node:
-            raise ValueError(
+            yield (
                 f"nvlink_domain_gpus = {domain} must be a multiple of the node's {per_node} GPUs; "
                 f"nearest: {max(1, round(domain / per_node)) * per_node}"
             )
-        if not 0.0 <= self.fragmentation <= 1.0:
-            raise ValueError(
-                f"fragmentation {self.fragmentation:g} is a share of a job's nodes; give a number from 0 to 1"
-            )
-        return self
 
     @property
     def num_gpus(self) -> int:

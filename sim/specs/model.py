@@ -6,12 +6,12 @@ from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from sim.specs.base import Spec, divisor_near
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 LayerType = Literal[
     "full_attention",
@@ -211,84 +211,81 @@ class ModelSpec(Spec):
         "norm_bias": lambda of: of.get("norm", "layernorm") == "layernorm",
     }
 
-    @model_validator(mode="after")
-    def _check(self) -> ModelSpec:
+    def mistakes(self) -> Iterator[str]:
+        """Yield what breaks a rule between fields of the model."""
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(
+            yield (
                 f"num_heads {self.num_heads} must be a multiple of num_kv_heads {self.num_kv_heads}; "
                 f"use {divisor_near(self.num_heads, self.num_kv_heads)} key/value heads"
             )
-        self._check_experts()
-        self._check_latent()
-        self._check_layers()
-        self._check_size()
-        return self
+        yield from self._mistakes_of_experts()
+        yield from self._mistakes_of_latent()
+        yield from self._mistakes_of_layers()
+        yield from self._mistakes_of_size()
 
-    def _check_size(self) -> None:
+    def _mistakes_of_size(self) -> Iterator[str]:
         """Refuse models whose parameters no whole number of 64 bits counts: a slip of the keyboard, not a model."""
         heads = self.num_heads * (self.head_dim + self.value_head_dim) + 2 * self.num_kv_heads * self.head_dim
         widths = self.intermediate_size + self.num_experts * self.expert_intermediate_size
         widths += self.shared_expert_intermediate_size + heads
         most = self.hidden_size * (3 * self.num_layers * widths + 2 * self.vocab_size + self.max_sequence_length)
         if most > LARGEST:
-            raise ValueError(
+            yield (
                 f"its sizes make a model of some {most:.0e} parameters, more than {LARGEST:.0e}; check hidden_size, "
                 "num_layers, intermediate_size, head_dim, num_experts and vocab_size"
             )
 
-    def _check_experts(self) -> None:
+    def _mistakes_of_experts(self) -> Iterator[str]:
         needed = "experts_per_token", "shared_expert_intermediate_size", "num_dense_layers", "expert_latent_size"
         given = [name for name in needed if getattr(self, name)]
         if given and not self.num_experts:
-            raise ValueError(f"{given[0]} {getattr(self, given[0])} needs num_experts; set it, or leave it out")
+            yield f"{given[0]} {getattr(self, given[0])} needs num_experts; set it, or leave it out"
         if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
-            raise ValueError(
+            yield (
                 f"experts_per_token {self.experts_per_token} must be 1 to num_experts {self.num_experts}; "
                 "models in use have 1 to 8"
             )
         if not self.expert_groups_per_token <= self.num_expert_groups <= max(1, self.num_experts):
-            raise ValueError(
+            yield (
                 f"num_expert_groups {self.num_expert_groups} must be from expert_groups_per_token "
                 f"{self.expert_groups_per_token} to num_experts {self.num_experts}"
             )
         if self.shared_expert_gate and not self.shared_expert_intermediate_size:
-            raise ValueError(
+            yield (
                 "shared_expert_gate true needs shared_expert_intermediate_size, the width of what it weights; set it, "
                 "or shared_expert_gate to false"
             )
         if self.num_dense_layers >= self.num_layers and self.num_experts:
-            raise ValueError(
+            yield (
                 f"num_dense_layers {self.num_dense_layers} leaves none of the {self.num_layers} layers to experts; "
                 "lower it, or leave out num_experts"
             )
 
-    def _check_latent(self) -> None:
+    def _mistakes_of_latent(self) -> Iterator[str]:
         if not self.key_value_rank:
             given = [name for name in ("query_rank", "rotary_head_dim") if getattr(self, name)]
             if given:
-                raise ValueError(f"{given[0]} {getattr(self, given[0])} needs key_value_rank (latent attention)")
+                yield f"{given[0]} {getattr(self, given[0])} needs key_value_rank (latent attention)"
         elif self.rotary_head_dim >= self.head_dim:
-            raise ValueError(f"rotary_head_dim {self.rotary_head_dim} must be less than head_dim {self.head_dim}")
+            yield f"rotary_head_dim {self.rotary_head_dim} must be less than head_dim {self.head_dim}"
         elif self.num_kv_heads != self.num_heads:
-            raise ValueError(
+            yield (
                 f"num_kv_heads {self.num_kv_heads} with latent attention, which gives every head keys and values of "
                 f"its own; leave it out, or set it to num_heads {self.num_heads}"
             )
 
-    def _check_layers(self) -> None:
+    def _mistakes_of_layers(self) -> Iterator[str]:
         for name in ("layer_types", "mlp_layer_types"):
             given = len(getattr(self, name))
             if given > self.num_layers or not given:
-                raise ValueError(
+                yield (
                     f"{name} names {given} layers, but num_layers is {self.num_layers}; "
                     "give as many, or fewer that repeat"
                 )
         kinds = set(self.kind_of_layer)
         if LayerKind("none", "none") in kinds:
             where = self.kind_of_layer.index(LayerKind("none", "none"))
-            raise ValueError(
-                f"layer {where} has neither a mixer nor an MLP; give it one in layer_types or mlp_layer_types"
-            )
+            yield (f"layer {where} has neither a mixer nor an MLP; give it one in layer_types or mlp_layer_types")
         needs = {
             "sliding_attention": ("sliding_window",),
             "chunked_attention": ("attention_chunk_size",),
@@ -297,14 +294,14 @@ class ModelSpec(Spec):
         for mixer, names in needs.items():
             for name in names:
                 if any(kind.mixer == mixer for kind in kinds) and not getattr(self, name):
-                    raise ValueError(f"layer type {mixer} needs {name}; set it, or take {mixer} out of layer_types")
+                    yield f"layer type {mixer} needs {name}; set it, or take {mixer} out of layer_types"
         if any(kind.sparse for kind in kinds) != bool(self.num_experts):
-            raise ValueError(
+            yield (
                 f"mlp_layer_types {'has' if not self.num_experts else 'has no'} sparse, but num_experts is "
                 f"{self.num_experts}; layers with experts are sparse, and only they have num_experts"
             )
         if self.linear_num_heads and self.linear_num_heads % self.linear_num_key_heads:
-            raise ValueError(
+            yield (
                 f"linear_num_heads {self.linear_num_heads} must be a multiple of linear_num_key_heads "
                 f"{self.linear_num_key_heads}"
             )

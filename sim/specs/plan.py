@@ -10,10 +10,10 @@ with Transformer Engine runs the norm before a multiply inside that multiply's m
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from sim.errors import nearest
 from sim.specs.base import Spec, divisor_near
@@ -69,17 +69,13 @@ def what_is_missing(model: ModelSpec, module: str) -> str:
     return "" if there else what
 
 
-def check_names(field: str, names: Collection[str], known: Collection[str]) -> None:
-    """Refuse names that are not known, or that stand twice.
-
-    Raises ValueError: with the name that is meant, where one is near.
-    """
+def wrong_names(field: str, names: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    """Yield what is wrong with names that are not known, with the name that is meant, or that stand twice."""
     for name in names:
         if name not in known:
-            raise ValueError(f"{field} has no {name!r}{nearest(name, known)}")
-    twice = sorted({name for name in names if list(names).count(name) > 1})
-    if twice:
-        raise ValueError(f"{field} names {twice[0]!r} twice; keep one")
+            yield f"{field} has no {name!r}{nearest(name, known)}"
+        if names.count(name) > 1:
+            yield f"{field} names {name!r} twice; keep one"
 
 
 MEGATRON_ORDER = "tp-cp-dp-pp"
@@ -231,60 +227,59 @@ class ParallelPlan(Spec):
             left += [] if mode == "full" else ["recompute_method", "recompute_num_layers"]
         return super().replace(**{name: type(self).model_fields[name].default for name in left} | changes)
 
-    @model_validator(mode="after")
-    def _check(self) -> ParallelPlan:
-        self._check_recompute()
+    def mistakes(self) -> Iterator[str]:
+        """Yield what breaks a rule between fields of the plan."""
+        yield from self._mistakes_of_recompute()
         if sorted(self.placement.split("-")) != sorted(MEGATRON_ORDER.split("-")):
-            raise ValueError(
+            yield (
                 f"placement {self.placement!r} must name each of tp, cp, dp and pp once, the one whose neighbours sit "
                 f"closest first, such as {MEGATRON_ORDER} or tp-cp-pp-dp"
             )
         if self.num_chunks > 1 and self.pp == 1 and self.schedule not in LAYERED:
-            raise ValueError(
+            yield (
                 f"num_chunks {self.num_chunks} needs a pipeline; set pp above 1, or num_chunks to 1 with schedule "
                 f"1f1b: on one rank only {' and '.join(LAYERED)} hold several"
             )
         if self.microbatches_per_flush is not None and self.pp == 1:
-            raise ValueError(
+            yield (
                 f"microbatches_per_flush {self.microbatches_per_flush} needs a pipeline, which pp 1 has not; set pp "
                 "above 1, or leave it out"
             )
         if self.sequence_parallel and self.tp == 1:
-            raise ValueError("sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false")
+            yield "sequence_parallel has no effect with tp 1; set tp above 1 or sequence_parallel to false"
         if self.reshard_after_forward is False and self.zero_stage < 3:
-            raise ValueError(
+            yield (
                 f"reshard_after_forward: false needs zero_stage 3, which gathers weights for a forward, not "
                 f"{self.zero_stage}; set that, or leave it out"
             )
         if self.sharding_group is not None:
-            self._check_sharding_group(self.sharding_group)
+            yield from self._mistakes_of_sharding(self.sharding_group)
         if self.pipeline_layout:
-            self._check_layout()
-        self._check_experts()
-        return self
+            yield from self._mistakes_of_layout()
+        yield from self._mistakes_of_experts()
 
-    def _check_experts(self) -> None:
+    def _mistakes_of_experts(self) -> Iterator[str]:
         if self.etp not in (1, self.tp):
-            raise ValueError(
+            yield (
                 f"etp {self.etp} must be 1 (experts are whole) or tp = {self.tp} (cut like all other matrices); set it "
                 f"to one of these, or tp to {self.etp}"
             )
         width, degree = self.tp * self.cp * self.dp, self.ep * self.etp
         if width % degree and self.etp == 1:
-            raise ValueError(
+            yield (
                 f"ep {self.ep} must divide tp · cp · dp = {width}, the GPUs that hold the same layers; "
                 f"nearest that does: {divisor_near(width, self.ep)}"
             )
         if width % degree:
-            raise ValueError(
+            yield (
                 f"ep · etp = {self.ep} · {self.etp} = {degree} must divide tp · cp · dp = {width}, the GPUs that hold "
                 f"the same layers; nearest ep that does: {divisor_near(width // self.etp, self.ep)}, or set etp to 1"
             )
 
-    def _check_layout(self) -> None:
+    def _mistakes_of_layout(self) -> Iterator[str]:
         stages, said = self.stages_of_layout, f"pipeline_layout {self.pipeline_layout!r}"
         if len(stages) != self.num_stages:
-            raise ValueError(
+            yield (
                 f"{said} has {len(stages)} stages, but pp · num_chunks = {self.pp} · {self.num_chunks} = "
                 f"{self.num_stages}; write one more than there are |, or change pp or num_chunks"
             )
@@ -296,40 +291,40 @@ class ParallelPlan(Spec):
             else ""
         )  # fmt: skip
         if wrong:
-            raise ValueError(f"{said} must {wrong}: E, then layers t, then m where there are such modules, then L")
+            yield f"{said} must {wrong}: E, then layers t, then m where there are such modules, then L"
         empty = next((place for place, stage in enumerate(stages) if not stage), None)
         if empty is not None:
-            raise ValueError(f"{said}: stage {empty} holds nothing; give it a layer, or leave its | out")
+            yield f"{said}: stage {empty} holds nothing; give it a layer, or leave its | out"
         names = ("uneven_layers", "embedding_as_layer", "head_as_layer", "vocabulary_over_stages")
         given = [name for name in names if getattr(self, name)]
         if given:
-            raise ValueError(f"{given[0]} deals layers evenly, but {said} says where they are; leave one of them out")
+            yield f"{given[0]} deals layers evenly, but {said} says where they are; leave one of them out"
 
-    def _check_recompute(self) -> None:
+    def _mistakes_of_recompute(self) -> Iterator[str]:
         names, mode = self.recompute_modules, self.recompute
-        check_names("recompute_modules", names, RECOMPUTE_MODULES)
+        yield from wrong_names("recompute_modules", names, RECOMPUTE_MODULES)
         if names and mode != "selective":
-            raise ValueError(
+            yield (
                 f"recompute_modules {', '.join(names)} need recompute: selective, not {mode}; set that, or leave the "
                 "modules out"
             )
         if mode != "full" and (self.recompute_num_layers > 1 or self.recompute_method != "uniform"):
-            raise ValueError(
+            yield (
                 f"recompute_num_layers and recompute_method need recompute: full, not {mode}; set that, or leave them "
                 "out"
             )
 
-    def _check_sharding_group(self, size: int) -> None:
+    def _mistakes_of_sharding(self, size: int) -> Iterator[str]:
         if not self.zero_stage:
-            raise ValueError(f"sharding_group {size} needs ZeRO: set zero_stage to 1, 2 or 3, or leave the group out")
+            yield f"sharding_group {size} needs ZeRO: set zero_stage to 1, 2 or 3, or leave the group out"
         if self.num_replicas % size:
-            raise ValueError(
+            yield (
                 f"sharding_group {size} must divide dp · cp = {self.num_replicas}, the GPUs that hold the same part of "
                 f"the model; nearest that does: {divisor_near(self.num_replicas, size)}"
             )
         if self.tp * size % (self.ep * self.etp):
             cut, within = f" · etp {self.etp}" * (self.etp > 1), self.tp * size
-            raise ValueError(
+            yield (
                 f"sharding_group {size} with ep {self.ep}{cut}: the experts of a layer lie inside a sharding group, so "
                 f"ep{cut} must divide tp · sharding_group = {within}; nearest{' ep' * bool(cut)} that does: "
                 f"{divisor_near(within // self.etp, self.ep)}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from sim.specs.base import Spec
-from sim.specs.plan import GRAPH_MODULES, check_names
+from sim.specs.plan import GRAPH_MODULES, wrong_names
 from sim.specs.profile import FlashVersion
 
 KERNELS = {name if name in ("cudnn", "efficient", "flex") else f"flash-{name}": name for name in get_args(FlashVersion)}
@@ -283,22 +284,21 @@ class StackSpec(Spec):
     def _derive(cls, data: Any) -> Any:
         return named_kernel(data) if isinstance(data, dict) else data
 
-    @model_validator(mode="after")
-    def _check(self) -> StackSpec:
+    def mistakes(self) -> Iterator[str]:
+        """Yield what breaks a rule of CUDA graphs."""
         names, graphs = self.cuda_graph_scope, self.cuda_graphs
-        check_names("cuda_graph_scope", names, GRAPH_MODULES)
+        yield from wrong_names("cuda_graph_scope", names, GRAPH_MODULES)
         if names and graphs != "scoped":
-            raise ValueError(
+            yield (
                 f"cuda_graph_scope {', '.join(names)} needs cuda_graphs: scoped, not {graphs}; set that, or leave the "
                 "scope out"
             )
         if graphs == "scoped" and not names:
-            raise ValueError(
+            yield (
                 f"cuda_graphs: scoped needs cuda_graph_scope, the modules that are graphs: {', '.join(GRAPH_MODULES)}"
             )
         if "moe_preprocess" in names and "moe_router" not in names:
-            raise ValueError("cuda_graph_scope: moe_preprocess follows the router in one graph; add moe_router")
-        return self
+            yield "cuda_graph_scope: moe_preprocess follows the router in one graph; add moe_router"
 
     @property
     def sms_of_dispatcher(self) -> int | None:

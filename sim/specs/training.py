@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sim.specs.base import FORMATS, Format, Spec
 
@@ -75,21 +76,27 @@ class TrainingSpec(Spec):
 
     NAMES = ("adapter_targets",)
 
-    @model_validator(mode="after")
-    def _check(self) -> TrainingSpec:
+    def mistakes(self) -> Iterator[str]:
+        """Yield what breaks a rule between fields of the job."""
         if not self.adapter_targets:
-            raise ValueError("adapter_targets names no linear; name one, or set adapter_rank to 0")
+            yield "adapter_targets names no linear; name one, or set adapter_rank to 0"
         if self.packed_length is not None and self.packed_length > self.sequence_length:
-            raise ValueError(
+            yield (
                 f"packed_length {self.packed_length} exceeds sequence_length {self.sequence_length}, into which the "
                 "sequences are packed; lower it, or leave it out"
             )
-        self._check_routing()
+        if self.expert_load and self.expert_skew:
+            yield (
+                f"expert_skew {self.expert_skew:g} and expert_load both say which experts tokens go to; leave one out"
+            )
+        if self.expert_load and not sum(self.expert_load):
+            yield "expert_load counts no tokens; give the tokens of every expert of a layer"
+        if self.pad_to_capacity and self.expert_capacity_factor is None:
+            yield "pad_to_capacity needs expert_capacity_factor; set it, or leave pad_to_capacity out"
         for without, name, why in self._without_effect():
             value = getattr(self, name)
             if without and value != type(self).model_fields[name].default:
-                raise ValueError(f"{name}{'' if value is True else f' {value}'} has no effect {why}")
-        return self
+                yield f"{name}{'' if value is True else f' {value}'} has no effect {why}"
 
     def _without_effect(self) -> tuple[tuple[bool, str, str], ...]:
         """(whether a field has no effect, its name, with what it has none and what to do)."""
@@ -108,16 +115,6 @@ class TrainingSpec(Spec):
             (self.optimizer != "adam", "second_moment_precision", other),
             (self.precision == "fp32", "master_precision", copies),
         )
-
-    def _check_routing(self) -> None:
-        if self.expert_load and self.expert_skew:
-            raise ValueError(
-                f"expert_skew {self.expert_skew:g} and expert_load both say which experts tokens go to; leave one out"
-            )
-        if self.expert_load and not sum(self.expert_load):
-            raise ValueError("expert_load counts no tokens; give the tokens of every expert of a layer")
-        if self.pad_to_capacity and self.expert_capacity_factor is None:
-            raise ValueError("pad_to_capacity needs expert_capacity_factor; set it, or leave pad_to_capacity out")
 
     @property
     def tokens_per_step(self) -> int:

@@ -111,7 +111,7 @@ plan.pp=2 plan.pipeline_layout=E(t*9999|)*9999tL | more than 100,000 letters
 plan.pp=2 plan.pipeline_layout=Et*3|t*4L | has 7 t, but model.num_layers is 128; write 128, or change model.num_layers
 plan.pp=2 plan.pipeline_layout=Et*64|t*64mL | has 1 m, but model.num_mtp_layers is 0; write 0, or change model.num_mtp_layers
 plan.placement=tp-dp-pp | each of tp, cp, dp and pp once
-cluster.fragmentation=1.5 | from 0 to 1
+cluster.fragmentation=1.5 | cluster.fragmentation = 1.5: should be less than or equal to 1
 plan.dp=ONES | dp = a number of about 399 digits is larger than any count here
 plan.dp="'ONES'" | 402 letters) is larger than any count here
 """
