@@ -5,7 +5,7 @@ python docs/fields.py > docs/fields.md
 
 from __future__ import annotations
 
-from sim.report.field_reference import ANY_NAME, FieldReference, SectionReference, scenario_sections
+from sim.report.fields import FieldReference, SectionReference, scenario_sections
 
 INTRODUCTION = """\
 # Fields of a scenario file
@@ -70,11 +70,10 @@ def _name(path: str) -> str:
 
 def _type(field: FieldReference) -> str:
     """In words; fields of its own are a link to their section."""
-    if not field.section:
+    if not field.within:
         return _cell(field.type)
     words, _, last = field.type.rpartition("fields")
-    names = f".{ANY_NAME}" if field.under_names else ""
-    section = f"{field.path}{names}".replace(".", "").lower()
+    section = field.within.replace(".", "").lower()
     return f"{_cell('a preset or ' if 'presets list' in words else words)}[fields](#{section}){last}"
 
 

@@ -25,8 +25,7 @@ def fields(which: str | None = None) -> Answer:
 
     which SECTION|FIELD : A section, a field, or a part of a name; all of them if not given.
     """
-    from sim.report.field_reference import find_fields, scenario_sections
-    from sim.report.fields import fields_view
+    from sim.report.fields import fields_view, find_fields, scenario_sections
 
     sections = scenario_sections() if which is None else find_fields(which)
     facts = [field.to_dict() for section in sections for field in section.fields]

@@ -318,7 +318,7 @@ def number_kind(annotation: Any) -> type | None:
     return annotation if annotation in (int, float) else None
 
 
-def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
+def _explain(cls: type[Spec], where: str, item: Any) -> str:
     path = ".".join(file_name(str(part)) for part in item["loc"])
     place = f"{where}.{path}" if path else where
     kind, value = item["type"], item.get("input")
@@ -326,7 +326,7 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
         owner = cls
         for part in item["loc"][:-1]:
             field = owner.model_fields.get(str(part))
-            owner = (_record_in(field.annotation) if field else None) or owner  # else part is a key of a mapping
+            owner = (record_in(field.annotation) if field else None) or owner  # else part is a key of a mapping
         names, name = {file_name(name) for name in owner.model_fields}, str(item["loc"][-1])
         remedy = INSTEAD.get(owner.__name__, {}).get(file_name(name))
         if below := list(_places_below(owner, file_name(name))):
@@ -346,16 +346,16 @@ def _explain(cls: type[BaseModel], where: str, item: Any) -> str:
     return f"{place} = {_shown(value)}: {message}"
 
 
-def _record_in(annotation: Any) -> type[BaseModel] | None:
+def record_in(annotation: Any) -> type[Spec] | None:
     """The record that a field holds: itself, or as an option, or under names of one's own."""
-    kinds = (annotation, *get_args(annotation))
-    return next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+    kinds = (annotation, *(() if get_origin(annotation) is tuple else get_args(annotation)))
+    return next((each for each in kinds if isinstance(each, type) and issubclass(each, Spec)), None)
 
 
-def _places_below(owner: type[BaseModel], wanted: str) -> Iterator[str]:
+def _places_below(owner: type[Spec], wanted: str) -> Iterator[str]:
     """Yield the paths of fields of this name in records below `owner`; NAME stands for a name of one's own."""
     for name, field in owner.model_fields.items():
-        record = _record_in(field.annotation)
+        record = record_in(field.annotation)
         if record is None:
             continue
         place = f"{file_name(name)}.NAME" if get_origin(field.annotation) is dict else file_name(name)

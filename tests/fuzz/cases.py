@@ -200,7 +200,7 @@ def _option(name: str, option: Parameter, files: dict[str, bytes], rng: random.R
 
 @cache
 def _fields() -> tuple[str, ...]:
-    from sim.report.field_reference import scenario_sections
+    from sim.report.fields import scenario_sections
 
     return tuple(entry.path for section in scenario_sections() for entry in section.fields)
 

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from sim import build_scenario, load_scenario
 from sim.cli import app
 from sim.errors import SpecError
-from sim.report.field_reference import find_fields, scenario_sections
-from sim.report.fields import scenario_schema
+from sim.report.fields import find_fields, scenario_schema, scenario_sections
 from sim.schedules import schedule_names
 from sim.specs import frameworks, loading
 from sim.specs.yaml12 import load_yaml, parse_yaml
@@ -87,7 +86,7 @@ def test_required_is_what_cannot_be_left_out(path):
     holder = place(data, field.long_path)
     if holder is None:
         pytest.skip("the scenario has no such part")
-    holder.pop(field.long_name, None)
+    holder.pop(field.long_path.rpartition(".")[2], None)
     if path == "model.head_dim":
         data["model"].pop("value_head_dim")
     if field.required:
