@@ -133,7 +133,7 @@ def _any_preset() -> list[str]:
 def _paths(sections: Callable[[Any], object]) -> list[str]:
     """Paths of fields that hold a value rather than fields of their own, and of some sections."""
     found = _load("sim.report.fields:scenario_sections")()
-    fields = [field.path for section in found for field in section.fields if not field.section]
+    fields = [field.path for section in found for field in section.fields if not field.within]
     return [*fields, *(section.path for section in found if sections(section))]
 
 
