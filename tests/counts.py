@@ -6,7 +6,6 @@ from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
 from sim.work.sums import (
     block_works,
-    expert_params,
     forward_flop,
     held_blocks,
     layer_bytes,
@@ -86,4 +85,4 @@ def head_params(model):
 
 def layer_expert_params(model):
     """Parameters of the experts of one layer."""
-    return max(expert_params(layer) for _, _, layer in model_layers(model))
+    return max(params(layer, experts=True) for _, _, layer in model_layers(model))

@@ -22,10 +22,9 @@ from sim.pricing.cells import Plans
 from sim.pricing.layouts import CostModel, Layouts
 from sim.specs import ModelSpec, ParallelPlan
 from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage, deal_stages
-from sim.work.operations import adapters_of
+from sim.work.operations import Operation, Weight, adapters_of
 from sim.work.optimizer import MOMENTS as MOMENTS_OF
-from sim.work.optimizer import table_moments
-from sim.work.sums import adapter_params, held_blocks, layer_params, moments, orthogonalised, stored_params
+from sim.work.sums import held_blocks, layer_params, matrices, moments, params
 
 _NO_STAGES = np.zeros(0, dtype=np.int64)
 
@@ -229,15 +228,18 @@ def block_params(costs: CostModel, *degrees: bytes) -> Floats:
     held = np.zeros((4 if adapters is None else 6, len(blocks) + 1, len(tp)))
     every, experts = held[HELD]
     for number, block in enumerate(blocks):
-        every[number], experts[number] = stored_params(block.operations)
+        every[number] = params(block.operations, stored=True)
+        experts[number] = params(block.operations, stored=True, experts=True)
         held[MOMENTS, number] = moments(block.operations, optimizer)
-        held[CAST, number] = sum(each.params for each in orthogonalised(block.operations))
-    every[-1], held[MOMENTS, -1] = -model.vocab_size * model.hidden_size / tp, -table_moments(model, optimizer, tp)
+        held[CAST, number] = sum(each.params for each in matrices(block.operations))
+    table = (Operation("table", weights=(Weight(model.vocab_size / tp, model.hidden_size, is_table=True),)),)
+    every[-1], held[MOMENTS, -1] = -params(table), -moments(table, optimizer)
     every -= experts
     if adapters is not None:
         trained, experts = held[TRAINED]
         for number, block in enumerate(blocks):
-            trained[number], experts[number] = adapter_params(block.operations)
+            trained[number] = params(block.operations, adapters=True)
+            experts[number] = params(block.operations, adapters=True, experts=True)
         held[MOMENTS] = MOMENTS_OF[optimizer] * trained
         trained -= experts
         held[HELD] += held[TRAINED]

@@ -15,7 +15,7 @@ from sim.units import show
 from sim.work.layers import HEAD
 from sim.work.memory import MemoryUse
 from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
-from sim.work.sums import expert_params, model_layers, params
+from sim.work.sums import model_layers, params
 
 
 def stage_bytes(plans: Plans, parts: Floats) -> KindPlanFloats:
@@ -136,7 +136,7 @@ def _gathered_bytes(plans: Plans, whole: Number, most: Number) -> Number:
         return 0.0
     chunk = (plans.num_chunks > 1) & plans.shards_gradients
     layers = np.where(chunk, np.ceil(model.num_layers / (plans.pp * plans.num_chunks)), 1)
-    held = [(params(layer), expert_params(layer)) for _, _, layer in model_layers(model)]
+    held = [(params(layer), params(layer, experts=True)) for _, _, layer in model_layers(model)]
     tp, cut = plans.layouts.tp[plans.layout], (plans.layouts.ep * plans.layouts.etp)[plans.layout]
     experts = max(of_experts for _, of_experts in held) / cut
     at_work: Number

@@ -40,7 +40,7 @@ from sim.work.layers import EMBEDDING, FIRST_KIND, HEAD, Stage
 from sim.work.operations import Cause, Phase, adapters_of
 from sim.work.optimizer import host_update, optimizer_work, orthogonalisation
 from sim.work.pieces import accumulation
-from sim.work.sums import held_blocks, num_tensors, orthogonalised
+from sim.work.sums import held_blocks, matrices, num_tensors
 
 _NONE = np.empty(0)
 _ONCE = ("reduce_s", "reduce_tail_s", "gather_s", "optimizer_s", "offload_s", "params")
@@ -237,7 +237,7 @@ def _muon_s(counts: Floats, layouts: Layouts, sharded: bool) -> Number:
     costs, held = layouts.costs, held_blocks(layouts.costs.model, layouts.tp, layouts.ep, layouts.etp)
     seconds, params = np.zeros((2, 2, len(held), len(layouts)))  # of everything but experts, and of experts
     for block, of_block in enumerate(held):
-        for each in orthogonalised(of_block.operations):
+        for each in matrices(of_block.operations):
             place = (int(each.of_experts), block)
             seconds[place] += sum(costs.compute.phase_time(Phase(orthogonalisation(each))).values())
             params[place] += each.params

@@ -24,7 +24,7 @@ from sim.specs import LayerKind, ModelSpec, Scenario
 from sim.units import show
 from sim.work.operations import Cause
 from sim.work.pieces import key_value_width
-from sim.work.sums import expert_params, forward_flop, model_layers, total_params
+from sim.work.sums import forward_flop, model_layers, params, total_params
 
 WIDTHS = {"bf16": 2.0, "fp8": 1.0}
 """Bytes of a weight or of a number in the cache, by format. [bytes]"""
@@ -63,7 +63,7 @@ def _whole(model: ModelSpec) -> int:
 
 def _experts(model: ModelSpec) -> Number:
     """Parameters of all experts that a router picks from."""
-    return sum(count * expert_params(layer) for count, _, layer in model_layers(model))
+    return sum(count * params(layer, experts=True) for count, _, layer in model_layers(model))
 
 
 def weights_held(model: ModelSpec, tp: Number) -> Number:

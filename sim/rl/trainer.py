@@ -22,7 +22,7 @@ from sim.rl.samples import Samples
 from sim.schedules import get_schedule
 from sim.specs import ParallelPlan, Scenario
 from sim.work.operations import adapters_of
-from sim.work.sums import adapter_params, model_layers
+from sim.work.sums import model_layers, params
 
 REFIT_S = 5.0
 """What a framework takes for new weights besides sending them: they are named as the engine has them, caches are
@@ -38,7 +38,7 @@ def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
     if adapters is None:
         return WIDTHS[pool.how.weights] * inference_params(pool.model)
     layers = model_layers(scenario.model, adapters=adapters)
-    return ACTIVATION_WIDTH * sum(count * float(adapter_params(layer)[0]) for count, _, layer in layers)
+    return ACTIVATION_WIDTH * sum(count * float(params(layer, adapters=True)) for count, _, layer in layers)
 
 
 def sync_time(scenario: Scenario, pool: RolloutPool) -> float:

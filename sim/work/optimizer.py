@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, StackSpec, TrainingSpec
+from sim.specs import StackSpec, TrainingSpec
 from sim.work.operations import Cause, Kernel, Weight, matmul, memory
 
 GRADIENT_WIDTH = {"fp16": 2, "bf16": 2, "fp32": 4}
@@ -27,12 +27,6 @@ MOMENTS = {"adam": 2, "sgd": 1, "adafactor": 1, "muon": 2}
 
 NEWTON_SCHULZ_STEPS = 5
 """Iterations by which Muon orthogonalises an update (Jordan et al. 2024)."""
-
-
-def table_moments(model: ModelSpec, optimizer: str, tp: Number) -> Number:
-    """Moments that an optimizer keeps of the table of an embedding or head."""
-    rows, columns = model.vocab_size / tp, model.hidden_size
-    return rows + columns if optimizer == "adafactor" else MOMENTS[optimizer] * rows * columns
 
 
 def moment_bytes(training: TrainingSpec) -> float:

@@ -65,21 +65,18 @@ def _passes(operations: Sequence[Operation]) -> list[Phase]:
 # Parameters -----------------------------------------------------------------------------------------------------------
 
 
-def _weights(operations: Iterable[Operation], adapters: bool = False) -> Iterable[Weight]:
-    return (weight for each in operations for weight in each.weights if weight.of_adapters == adapters)
+def params(
+    operations: Iterable[Operation], *, experts: bool = False, adapters: bool = False, stored: bool = False
+) -> Number:
+    """Return the parameters of operations on one GPU.
 
-
-def params(operations: Iterable[Operation]) -> Number:
-    """Return the parameters of operations on one GPU, without adapters."""
-    return sum(weight.params for weight in _weights(operations))
-
-
-def stored_params(operations: Iterable[Operation]) -> tuple[Number, Number]:
-    """Return as many numbers in compute precision as `params` take in memory, and those of them that are experts'."""
-    weights = list(_weights(operations))
-    sizes = [each.params * each.stored for each in weights]
-    experts = (size for size, each in zip(sizes, weights, strict=True) if each.of_experts)
-    return sum(sizes), sum(experts)
+    experts : of these alone. adapters : of these, which other numbers leave out.
+    stored : as many numbers in compute precision as they take in memory.
+    """
+    weights = (weight for each in operations for weight in each.weights if weight.of_adapters == adapters)
+    if experts:
+        weights = (weight for weight in weights if weight.of_experts)
+    return sum(weight.params * weight.stored if stored else weight.params for weight in weights)
 
 
 def num_tensors(operations: Iterable[Operation]) -> int:
@@ -91,43 +88,25 @@ def num_tensors(operations: Iterable[Operation]) -> int:
     return found
 
 
-def expert_params(operations: Iterable[Operation]) -> Number:
-    """Return those of `params` that belong to experts."""
-    return sum(weight.params for weight in _weights(operations) if weight.of_experts)
+def matrices(operations: Iterable[Operation], tables: bool = False) -> list[Weight]:
+    """Return the weight matrices of operations, adapters apart, and tables if asked for.
 
-
-def adapter_params(operations: Iterable[Operation]) -> tuple[Number, Number]:
-    """Return the parameters of adapters on one GPU, and those of them that stand beside experts."""
-    weights = list(_weights(operations, adapters=True))
-    return sum(each.params for each in weights), sum(each.params for each in weights if each.of_experts)
-
-
-def matrices(operations: Iterable[Operation]) -> tuple[Weight, ...]:
-    """Return the weight matrices of operations: what optimizers that look at shapes need.
-
-    Query, key, value, gate and up are matrices of their own, as Muon and Adafactor take them.
+    Query, key, value, gate and up are matrices of their own, as Muon and Adafactor take them. Muon orthogonalises those
+    within layers. A tensor-parallel group's GPUs each take the block of a matrix that they hold (Megatron-Core's
+    muon-tp-mode blockwise, its default).
     """
-    return tuple(weight for weight in _weights(operations) if weight.columns is not None)
-
-
-def orthogonalised(operations: Iterable[Operation]) -> tuple[Weight, ...]:
-    """Return the matrices that Muon orthogonalises: those within layers.
-
-    A tensor-parallel group's GPUs each take the block of a matrix that they hold (Megatron-Core's muon-tp-mode
-    blockwise, its default).
-    """
-    return tuple(each for each in matrices(operations) if not each.is_table)
+    weights = (weight for each in operations for weight in each.weights)
+    found = [weight for weight in weights if weight.columns is not None and not weight.of_adapters]
+    return [weight for weight in found if tables or not weight.is_table]
 
 
 def moments(operations: Sequence[Operation], optimizer: str) -> Number:
     """Return the moments that an optimizer keeps of operations' parameters on one GPU, as numbers."""
     numbers = MOMENTS[optimizer] * params(operations)
-    for each in matrices(operations):
-        if optimizer == "adafactor":
+    if optimizer == "adafactor":
+        for each in matrices(operations, tables=True):
             numbers = numbers - each.params + each.count * (each.rows + each.columns)
-        elif optimizer == "muon" and not each.is_table:
-            numbers = numbers - each.params
-    return numbers
+    return numbers - sum(each.params for each in matrices(operations)) if optimizer == "muon" else numbers
 
 
 _PLAIN = StackSpec.model_validate({"kernel_launch_s": 0.0})
@@ -141,15 +120,12 @@ def held_blocks(
     return block_operations(model, _PLAIN, Cut(tp, 1, 1, False, "none", ep=ep, etp=etp, adapters=adapters))
 
 
-def part_params(part: Floats, model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1) -> Number:
-    """Return the parameters of a part of a model (`sim.work.layers.Stage.part`) on one GPU."""
-    table = model.vocab_size * model.hidden_size / tp
-    return part @ [*(params(block.operations) for block in held_blocks(model, tp, ep, etp)), -table]
-
-
-def part_expert_params(part: Floats, model: ModelSpec, ep: Number = 1, etp: Number = 1) -> Number:
-    """Return those of `part_params` that belong to experts."""
-    return part[:-1] @ [expert_params(block.operations) for block in held_blocks(model, 1, ep, etp)]
+def part_params(
+    part: Floats, model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1, *, experts: bool = False
+) -> Number:
+    """Return the parameters of a part of a model (`sim.work.layers.Stage.part`) on one GPU, or its experts' alone."""
+    table = 0.0 if experts else model.vocab_size * model.hidden_size / tp
+    return part @ [*(params(each.operations, experts=experts) for each in held_blocks(model, tp, ep, etp)), -table]
 
 
 @lru_cache(maxsize=256)
@@ -183,7 +159,7 @@ def total_params(model: ModelSpec, with_mtp: bool = True) -> int:
 @lru_cache(maxsize=256)
 def active_params(model: ModelSpec) -> int:
     """Return the parameters used per token: all but the experts that it is not sent to."""
-    experts = int(sum(count * expert_params(block.operations) for count, block in model_blocks(model)))
+    experts = int(sum(count * params(block.operations, experts=True) for count, block in model_blocks(model)))
     idle = experts // max(model.num_experts, 1) * (model.num_experts - model.experts_per_token)
     return total_params(model) - idle
 

@@ -24,7 +24,6 @@ from sim.work.sums import (
     layer_bytes,
     layer_params,
     model_flop,
-    part_expert_params,
     part_params,
     total_params,
 )
@@ -176,7 +175,7 @@ def test_parameters_are_those_of_the_layers(model):
     norms = (1 + model.embedding_norm) * (1 + model.norm_bias) * model.hidden_size
     assert ends == tables * model.vocab_size * model.hidden_size + norms + model.head_bias * model.vocab_size
     # Of its experts a token uses so many.
-    experts = sum(part_expert_params(stage.part, alone, 1) for stage in deal_stages(alone, ParallelPlan()))
+    experts = sum(part_params(stage.part, alone, experts=True) for stage in deal_stages(alone, ParallelPlan()))
     idle = total_params(alone) - active_params(alone)
     assert idle * max(model.num_experts, 1) == experts * (model.num_experts - model.experts_per_token)
 

@@ -9,17 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from sim.specs import ModelSpec, StackSpec, TrainingSpec  # noqa: E402
 from sim.work.operations import Weight  # noqa: E402
-from sim.work.optimizer import (  # noqa: E402
-    MOMENT_BYTES,
-    orthogonalisation,
-    state_bytes,
-)
-from sim.work.sums import (  # noqa: E402
-    model_blocks,
-    moments,
-    orthogonalised,
-    params,
-)
+from sim.work.optimizer import MOMENT_BYTES, orthogonalisation, state_bytes  # noqa: E402
+from sim.work.sums import matrices, model_blocks, moments, params  # noqa: E402
 
 STACK = StackSpec(kernel_launch_s=0.0)
 DENSE = ModelSpec(
@@ -37,7 +28,7 @@ def of_model(optimizer):
     blocks = [(block.operations, count) for count, block in model_blocks(DENSE)]
     held = sum(count * params(block) for block, count in blocks)
     numbers = sum(count * moments(block, optimizer) for block, count in blocks)
-    return held, numbers, [(each, count) for block, count in blocks for each in orthogonalised(block)]
+    return held, numbers, [(each, count) for block, count in blocks for each in matrices(block)]
 
 
 @pytest.fixture(scope="module")

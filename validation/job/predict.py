@@ -18,7 +18,7 @@ from sim.pricing.stages import StageSeconds, stage_costs
 from sim.schedules import build_order
 from sim.specs import Profile, Scenario, build_scenario
 from sim.work.operations import Cause
-from sim.work.sums import part_expert_params, part_params
+from sim.work.sums import part_params
 
 #: PyTorch in eager mode: nothing fused but attention and Adam; sends are asynchronous, all else waits. Keys and values
 #: are gathered before attention, logits before the loss.
@@ -153,7 +153,7 @@ def held_params(costs: StageSeconds, scenario: Scenario, home: Ints) -> tuple[Fl
     held, alone = np.zeros((2, plan.pp))
     for rank, stage in zip(home, costs.stages, strict=True):
         held[rank] += part_params(stage.part, model, plan.tp, plan.ep)
-        alone[rank] += part_expert_params(stage.part, model, plan.ep) * (plan.ep > 1)
+        alone[rank] += part_params(stage.part, model, 1, plan.ep, experts=True) * (plan.ep > 1)
     return held, alone
 
 
