@@ -16,14 +16,13 @@ from sim.errors import FlopcastError, InfeasiblePlan, SpecError
 from sim.foreign.exporters import check_beside_plan
 from sim.search import SearchResult
 from sim.search import search as run
-from sim.search.axes import SIZE
 from sim.search.by_schedule import schedules_named, search_schedules
 from sim.search.explain import check_fields, rank_plan, why_not
 from sim.search.fields import as_fixed, read_words
 from sim.search.risk import RANKED, at_risk, check_risk
 from sim.search.room import check_ways
 from sim.search.sensitivity import sensitivity as cost_of_values
-from sim.search.sweep import sweep
+from sim.search.sweep import SIZE, sweep
 from sim.specs import Scenario, load_scenario
 from sim.units import parse_whole
 
@@ -58,10 +57,8 @@ SPACE = Fills(
 
 
 def _ways(text: str) -> tuple[str, ...]:
-    """Ways to make room for plans of `modules,block`; none of `none`."""
+    """Ways to make room for plans, from `modules,block`."""
     names = [each.strip() for each in text.split(",") if each.strip()]
-    if names == ["none"]:
-        return ()
     if not names:
         raise SpecError("--room names no way; write --room modules,block,offload, or none")
     return check_ways(names)

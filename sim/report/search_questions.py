@@ -14,11 +14,10 @@ from sim.report import plans as say
 from sim.report.terminal import assumptions, grouped, indented, title
 from sim.search import SearchResult
 from sim.search.assumed import priced_schedules
-from sim.search.axes import SIZE, Axis
 from sim.search.candidate import SHOWN_FIELDS, facts_of
 from sim.search.explain import RankAmong, Step, Why, loss_of, losses_by_cause, overlaps_off
 from sim.search.sensitivity import ValueCost
-from sim.search.sweep import Sweep
+from sim.search.sweep import SIZE, Axis, Sweep
 from sim.table import Table, plain_table
 from sim.units import show_time
 

@@ -17,8 +17,8 @@ from sim.scaling.run import Terms, Training, TrainingRun, train
 from sim.search import SearchResult, search
 from sim.search.assumed import memory_of, proof_of
 from sim.search.candidate import facts_of
+from sim.search.confirm import nothing_fits
 from sim.search.fields import as_fixed
-from sim.search.infeasible import nothing_fits
 from sim.search.room import DEFAULT as ROOM
 from sim.search.space import Progress
 from sim.specs import ClusterSpec, GpuSpec, ModelSpec, Scenario, build_scenario

@@ -13,8 +13,8 @@ from sim.schedules.registry import schedules
 from sim.search.best_first import Found, Node, best_first
 from sim.search.bounded import BoundedPlans, searchable, spaces_under
 from sim.search.candidate import Candidate, ScheduleBest
+from sim.search.confirm import nothing_fits
 from sim.search.fields import Fields
-from sim.search.infeasible import nothing_fits
 from sim.search.result import SearchResult
 from sim.units import show
 

@@ -14,10 +14,9 @@ from sim.pricing.deal import stages_alike
 from sim.search.best_first import ROUNDING
 from sim.search.by_schedule import search_under
 from sim.search.candidate import Candidate, ScheduleBest, worth_of
-from sim.search.confirm import run_best
+from sim.search.confirm import nothing_fits, run_best
 from sim.search.fields import CHOICES, FIELDS, NOT_KEPT, NUMBERS, SCHEDULES, Fields, agrees, check_value, has_fields
 from sim.search.formula import price_space
-from sim.search.infeasible import nothing_fits
 from sim.search.result import SearchResult, Selection
 from sim.search.space import build_space
 from sim.specs import ParallelPlan, Scenario

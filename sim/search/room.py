@@ -27,6 +27,8 @@ from sim.work.recompute import module_sets, own_modules
 WAYS = ("modules", "block", "offload")
 """Ways to make room: sets of modules that run again, layers of every stage that do, states in host memory."""
 DEFAULT = ("modules", "block")
+NONE = "none"
+"""The word for none of these ways."""
 OPTIMIZER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the optimizer's state in host memory that are tried."""
 LAYER_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -37,13 +39,17 @@ _Made = tuple[Category, int, float, float]
 
 
 def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
-    """Ways to make room, each once.
+    """Ways to make room, each once; none of `("none",)`.
 
     Raises SpecError: there is no such way.
     """
+    if {*ways} == {NONE}:
+        return ()
+    if NONE in ways:
+        raise SpecError("--room none means no way at all; leave out none, or the others")
     for way in ways:
         if way not in WAYS:
-            raise SpecError(f"--room {way}: there is no such way to make room for a plan{nearest(way, WAYS)}")
+            raise SpecError(f"--room {way}: there is no such way to make room for a plan{nearest(way, (*WAYS, NONE))}")
     return tuple(dict.fromkeys(ways))
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.search.candidate import OBJECTIVES
-from sim.search.confirm import MOST_RUNS, run_best
+from sim.search.confirm import MOST_RUNS, nothing_fits, run_best
 from sim.search.fields import read_fixed
 from sim.search.formula import price_space
-from sim.search.infeasible import nothing_fits
 from sim.search.result import SearchResult
 from sim.search.room import DEFAULT, check_ways
 from sim.search.space import Progress, build_space

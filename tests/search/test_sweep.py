@@ -8,7 +8,7 @@ from open_space import search, sweep
 from rows import rows
 
 from sim.errors import SpecError
-from sim.search.axes import parse_axis
+from sim.search.sweep import parse_axis
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
