@@ -45,7 +45,7 @@ SPACE = Fills(
     ),
     objective=Opt(help="What is best: step_time, days or cost."),
     room=Opt(
-        read=lambda words, _: _ways(words),
+        read=lambda words, _: check_ways(words),
         default="modules,block",
         metavar="WAYS",
         help="How plans that do not fit may save memory: recompute some modules, recompute a block of layers, offload, "
@@ -54,14 +54,6 @@ SPACE = Fills(
     layouts=Opt("--layouts/--no-layouts", help="Also balance layers over the stages; default: if the framework can."),
     any_framework=Opt("--any-framework", help="Also search plans that the scenario's framework cannot run."),
 )
-
-
-def _ways(text: str) -> tuple[str, ...]:
-    """Ways to make room for plans, from `modules,block`."""
-    names = [each.strip() for each in text.split(",") if each.strip()]
-    if not names:
-        raise SpecError("--room names no way; write --room modules,block,offload, or none")
-    return check_ways(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ COLUMNS = {
 """Fields of a plan that a search decides, and what they are called in tables."""
 HEADINGS = {"num_gpus": "GPUs", **COLUMNS, "pipeline_layout": "layers"}
 SHORT = {"microbatch_size": "mbs", "sequence_parallel": "sp", "optimizer_offload": "opt.host",
-         "offloaded_layers": "host layers", "sequence_slices": "slices", "schedule": ""}  # fmt: skip
-"""Names with few letters, for narrow columns and in front of values."""
+         "offloaded_layers": "host layers", "sequence_slices": "slices"}  # fmt: skip
+"""Names with few letters, for narrow columns."""
 
 
 def fields_for(model: ModelSpec) -> list[str]:
@@ -124,21 +124,6 @@ def differences(one: Estimate, other: Estimate) -> str:
         f"{label(name)} {cell(old[name]) or '–'} → {cell(new[name]) or '–'}" for name in old if old[name] != new[name]
     ]
     return ", ".join(found) or "the same plan"
-
-
-def short_words(plan: ParallelPlan, names: Iterable[str]) -> list[str]:
-    """Some fields of a plan with few letters; what is not cut, or cannot be, goes without saying."""
-    words = []
-    for name in names:
-        uncut = name in ("sequence_slices", "cp", "ep") and getattr(plan, name) == 1
-        if uncut or (name == "sequence_parallel" and plan.tp == 1):
-            continue
-        value = field(plan, name)
-        if name == "recompute":
-            words.append({"none": "no recompute", "full": "full recompute"}.get(value, value))
-        else:
-            words.append(f"{SHORT.get(name, COLUMNS.get(name, name))} {value}".strip())
-    return words
 
 
 def layout_lines(result: SearchResult) -> list[str]:

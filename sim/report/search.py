@@ -10,21 +10,16 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sim.estimate import Estimate
-from sim.pricing.layouts import LAYOUT
 from sim.report import plans as say
 from sim.report.search_questions import explained_data, own_line, sensitivity_view, why_view
-from sim.report.terminal import assumptions, grouped, sentence, shared_line, title
+from sim.report.terminal import assumptions, grouped, sentence, title
 from sim.search import SearchResult
 from sim.search.assumed import framework_assumed, proof_of
-from sim.search.candidate import ScheduleBest, facts_of
+from sim.search.candidate import facts_of
 from sim.search.explain import Why, loss_of, seconds_apart
 from sim.search.sensitivity import ValueCost
 from sim.table import Table, columns_table
 from sim.units import show, show_time, significant
-
-FIELDS = (*LAYOUT, "num_chunks", "microbatch_size", "sequence_slices", "recompute", "sequence_parallel", "zero_stage")
-
 
 WIDE = 112
 """Columns of a terminal that also has room for what each plan loses to the first."""
@@ -130,50 +125,32 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
 
 def schedules_view(result: SearchResult) -> Group:
     """The best plan of each schedule beside the best of all, and whether it is proven."""
-    found = [(each, each.best.answer) for each in result.schedules if each.best is not None]
-    runs, looked_at = (
-        sum(each.found.runs for each in result.schedules),
-        sum(each.found.plans for each in result.schedules),
-    )
+    model, found = result.space.scenario.model, [each for each in result.schedules if each.best is not None]
+    answers = [each.best.answer for each in found if each.best is not None]
+    runs, looked_at = (sum(getattr(each.found, name) for each in result.schedules) for name in ("runs", "plans"))
     counts = f"  ({looked_at:,} plans searched, {runs:,} run exactly)"
     parts: list[RenderableType] = [title("Best of each schedule", counts, "not bold dim")]
-    notes = []
     if found:
-        plans = [answer.scenario.plan for _, answer in found]
-        differ = say.differing(plans, FIELDS)
-        alike = [name for name in FIELDS if name not in differ and say.tells(plans, name)]
-        if shared := say.short_words(plans[0], alike):
-            parts.append(shared_line(shared))
-        if len({plan.num_gpus for plan in plans}) == 1:  # then dp follows
-            differ = [name for name in differ if name != "dp"]
-        parts.append(_schedules_table(result, found, differ))
-        unproven = [each for each, _ in found if not each.found.proven]
+        plans = [answer.scenario.plan for answer in answers]
+        given = ["schedule"] if say.differing(plans, ["num_gpus"]) else ["schedule", "dp"]  # which follows then
+        fields = ["num_gpus", *(name for name in say.fields_for(model) if name not in given), "sequence_slices"]
+        losses = [f"{loss_of(result, answer):+.1%}" for answer in answers]
+        columns = {
+            "schedule": [each.schedule for each in found],
+            **say.field_columns(plans, fields),
+            **say.answer_columns(result.objective, answers, losses),
+        }
+        del columns["MFU"]  # a terminal of 80 columns has no room for it
+        parts += [say.shared_fields(plans, model), columns_table(columns, left=["schedule"], gap=1)]
+        unproven = [each for each in found if not each.found.proven]
         proven = f"{len(found) - len(unproven)} of {len(found)} are" if unproven else "Each is"
         dealt = "" if result.stages is None else result.stages.others
         among = f"{' and' if dealt else ' with'} recompute none, selective or full" if result.room else ""
-        notes = [
-            *(["mbs: sequences of a micro-batch"] if "microbatch_size" in differ else []),
-            f"{proven} proven to be the best of its schedule{dealt}{among}.",
-        ]
+        notes = [f"{proven} proven to be the best of its schedule{dealt}{among}."]
         notes += [f"{each.schedule}: another plan may be up to {each.found.gap:.1%} better" for each in unproven]
+        parts += [Text(note, style="dim") for note in notes]
     reasons = grouped((str(each.reason), each.schedule) for each in result.schedules if each.best is None)
-    parts += [Text(note, style="dim") for note in notes]
     return Group(*parts, *(Text(f"{', '.join(names)}: {reason}") for reason, names in reasons.items()))
-
-
-def _schedules_table(result: SearchResult, found: list[tuple[ScheduleBest, Estimate]], differ: list[str]) -> Table:
-    answers = [answer for _, answer in found]
-    sizes = [f"{each.num_gpus:,}" for each in answers]
-    columns = {
-        "schedule": [each.schedule for each, _ in found],
-        **({"GPUs": sizes} if len(set(sizes)) > 1 else {}),
-        **say.answer_columns(result.objective, answers, [f"{loss_of(result, answer):+.1%}" for answer in answers]),
-        "plan": [", ".join(say.short_words(answer.scenario.plan, differ)) for answer in answers],
-    }
-    del columns["MFU"]  # plans stand in a column of words, which needs the room
-    table = columns_table(columns, left=("schedule", "plan"), gap=1, wrap=("plan",))
-    table.columns[-1].overflow = "fold"
-    return table
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,7 +340,7 @@ class NothingFits(InfeasiblePlan):
 
 def _nothing_fits(result: SearchResult) -> str:
     """What the leanest plan lacks."""
-    leanest = result.select({}, 1).leanest
+    leanest = result.leanest()
     if leanest is None:  # no plan has what is fixed
         raise InfeasiblePlan(nothing_fits(result))
     answer = estimate(result.scenario_at(leanest))

@@ -41,7 +41,8 @@ from sim.schedules.actions import W
 from sim.schedules.build import played_first
 from sim.schedules.passes import most_begun, peak_in_flight
 from sim.schedules.registry import is_file
-from sim.search.candidate import worth_of
+from sim.search.best_first import Found, Node
+from sim.search.candidate import Candidate, worth_of
 from sim.search.formula import plan_batch
 from sim.search.space import Space, columns_of, shapes
 from sim.specs import Scenario
@@ -206,12 +207,8 @@ class BoundedPlans:
     """
 
     def __init__(self, space: Space, objective: str, limit: float) -> None:
-        self.space, self.schedule, self.objective, self.limit = (
-            space,
-            get_schedule(space.schedules[0]),
-            objective,
-            limit,
-        )
+        self.space, self.objective, self.limit = space, objective, limit
+        self.schedule = get_schedule(space.schedules[0])
         self.category, self.row = space.plans
         self.batch = plan_batch(space, self.category, self.row)
         self.least = LeastSteps(self.batch, space.slices)
@@ -242,11 +239,28 @@ class BoundedPlans:
         """One plan as a scenario that can be estimated."""
         return self.space.scenario_of(int(self.row[plan]), self.space.categories[int(self.category[plan])])
 
-    def orders(self) -> Iterator[tuple[float, int]]:
-        """The lowest score of the plans that have an order, and the order's number; of all orders of plans that fit."""
+    def nodes(self, number: int) -> Iterator[Node[Candidate]]:
+        """Yield the orders of plans that may fit, by the lowest bound of each; then the plans that fit in them.
+
+        number : of these plans among those of the schedule, which decides between equals.
+        """
         least = np.full(len(self._begins) - 1, np.inf)
         np.minimum.at(least, self.order_of, self.score())
-        return ((float(least[order]), order) for order in np.flatnonzero(np.isfinite(least)).tolist())
+        for order in np.flatnonzero(np.isfinite(least)).tolist():
+            yield (float(least[order]), 0.0, number, order), partial(self._look_closer, number, order)
+
+    def _look_closer(self, number: int, order: int, found: Found[Candidate]) -> Iterator[Node[Candidate]]:
+        fits = self.weigh(order)
+        for *key, plan in zip(self.score(fits).tolist(), self.nbytes[fits].tolist(), fits.tolist(), strict=True):
+            yield (*key, number, order, plan), partial(self._run, plan)
+
+    def _run(self, plan: int, found: Found[Candidate]) -> tuple[()]:
+        try:
+            ran = Candidate.run(self.scenario_of(plan), float(self.seconds[plan]))
+            found.record((ran.worth(self.objective), ran) if ran.memory_bytes <= self.limit else None)
+        except ScheduleError:  # too many actions to be played
+            found.record(None)
+        return ()
 
     def score(self, plans: Array | slice = slice(None)) -> Array:
         """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""

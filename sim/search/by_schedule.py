@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from sim.errors import InfeasiblePlan, ScheduleError, SpecError
+from sim.errors import InfeasiblePlan, SpecError
 from sim.schedules.registry import schedules
-from sim.search.best_first import Found, Node, best_first
+from sim.search.best_first import Found, best_first
 from sim.search.bounded import BoundedPlans, searchable, spaces_under
 from sim.search.candidate import Candidate, ScheduleBest
 from sim.search.confirm import nothing_fits
 from sim.search.fields import Fields
 from sim.search.result import SearchResult
 from sim.units import show
-
-
-def _nodes(part: BoundedPlans, number: int) -> Iterator[Node[Candidate]]:
-    """Yield the orders of plans that may fit, by the lowest bound of each; then the plans that fit in them."""
-
-    def weigh(order: int, found: Found[Candidate]) -> Iterator[Node[Candidate]]:
-        fits = part.weigh(order)
-        for *key, plan in zip(part.score(fits).tolist(), part.nbytes[fits].tolist(), fits.tolist(), strict=True):
-            yield (*key, number, order, plan), partial(run, plan)
-
-    def run(plan: int, found: Found[Candidate]) -> tuple[()]:
-        try:
-            ran = Candidate.run(part.scenario_of(plan), float(part.seconds[plan]))
-            found.record((ran.worth(part.objective), ran) if ran.memory_bytes <= part.limit else None)
-        except ScheduleError:  # too many actions to be played
-            found.record(None)
-        return ()
-
-    for score, order in part.orders():
-        yield (score, 0.0, number, order), partial(weigh, order)
-
 
 MOST_RUNS = 400
 """Plans of a schedule that the exact engine runs at most, if not told otherwise."""
@@ -133,7 +111,7 @@ def search_under(
         )
         return ScheduleBest(schedule, Found(plans=plans, bound=0.0), too_many), ()
     parts = [BoundedPlans(each, result.objective, result.memory_limit_bytes) for each in spaces]
-    nodes = (node for number, part in enumerate(parts) for node in _nodes(part, number))
+    nodes = (node for number, part in enumerate(parts) for node in part.nodes(number))
     found, reason = best_first(nodes, Found[Candidate](most=most_runs, plans=plans)), None
     if not plans:
         reason = "no plan of the space keeps its rules"

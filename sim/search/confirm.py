@@ -72,7 +72,7 @@ class _Table:
 
     def nodes(self, named: Fields, most: int) -> Iterator[Node[Candidate]]:
         """Yield the best plans with some fields that fit, and those for which room may be made."""
-        places = self.result.select(named, COPIES * most + 1).best  # so many runs, and a bound for the others
+        places = self.result.best_places(named, COPIES * most + 1)  # so many runs, and a bound for the others
         yield from self._plans(places)
         if len(places) > COPIES * most:
             yield (float(self.result.score(places[-1:])[0]),), None
@@ -120,19 +120,20 @@ class _Table:
 
 def nothing_fits(result: SearchResult, fields: Fields | None = None) -> str:
     """The sentence that no plan, or none with some fields, fits, and by how much; of all plans what would help, too."""
-    chosen, space = result.select(fields or {}, 1), result.space
-    if chosen.leanest is None:
+    leanest, space = result.leanest(fields), result.space
+    if leanest is None:
         fixed = " and ".join(f"plan.{name} = {value}" for name, value in space.fixed_saving.items())
         return f"no plan of this search has {fixed}; leave it out and the search chooses it, or ask flopcast estimate"
-    lowest, plan = result.prices.memory_bytes[chosen.leanest], result.scenario_at(chosen.leanest).plan
+    lowest, plan = result.prices.memory_bytes[leanest], result.scenario_at(leanest).plan
     gpu, experts = space.scenario.cluster.gpu, space.scenario.model.num_experts
     needed, limit = show(lowest, "B"), show(result.memory_limit_bytes, "B")
-    leanest = (
+    lean = (
         f"tp {plan.tp}, cp {plan.cp}, pp {plan.pp}, dp {plan.dp}, micro-batch {plan.microbatch_size}, {plan.schedule}, "
         f"recompute {plan.recompute}, ZeRO {plan.zero_stage}{f', ep {plan.ep}' if experts else ''}"
     )
     if fields is not None:
-        return f"none of the {chosen.priced:,} such plans fits in {limit}: the leanest needs {needed} ({leanest})"
+        priced = len(result.having(fields))
+        return f"none of the {priced:,} such plans fits in {limit}: the leanest needs {needed} ({lean})"
     limited = result.memory_limit_bytes < gpu.usable_bytes
     named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
     raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
@@ -144,7 +145,7 @@ def nothing_fits(result: SearchResult, fields: Fields | None = None) -> str:
         )
     return (
         f"none of {result.plans_priced:,} plans fits: memory rules them all out. The leanest needs {needed}, {named} "
-        f"is {limit} ({leanest}). To go on, {remedy}{_hosted(result)}use more GPUs (--gpus) or GPUs with more memory"
+        f"is {limit} ({lean}). To go on, {remedy}{_hosted(result)}use more GPUs (--gpus) or GPUs with more memory"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import inf
 from typing import Any
 
 from sim.errors import FlopcastError, InfeasiblePlan, SpecError, nearest
@@ -17,7 +16,7 @@ from sim.search.candidate import Candidate, ScheduleBest, worth_of
 from sim.search.confirm import nothing_fits, run_best
 from sim.search.fields import CHOICES, FIELDS, NOT_KEPT, NUMBERS, SCHEDULES, Fields, agrees, check_value, has_fields
 from sim.search.formula import price_space
-from sim.search.result import SearchResult, Selection
+from sim.search.result import SearchResult
 from sim.search.space import build_space
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.writing import overridden
@@ -42,10 +41,10 @@ MOST_RUNS = 40
 """Plans with given fields that the exact engine runs at most to find the best of them."""
 
 
-def best_of(result: SearchResult, named: Fields) -> tuple[Selection, Candidate | None]:
-    """The plans with some fields, and the best of them by the exact engine; None where none fits."""
+def best_of(result: SearchResult, named: Fields) -> tuple[int, Candidate | None]:
+    """How many plans with some fields are priced, and the best of them by the exact engine; None where none fits."""
     here, found = run_best(result, named, 1, MOST_RUNS)
-    return here.select(named, 1), found.best[0] if found.best else None
+    return len(here.having(named)), next(iter(found.best), None)
 
 
 def loss_of(result: SearchResult, answer: Estimate) -> float:
@@ -136,11 +135,12 @@ def _differing(start: Scenario, goal: Scenario, names: Sequence[str]) -> dict[st
 
 
 KINDS: dict[str, tuple[str, ...]] = {
+    "in all": (),
     "with the same techniques (recomputation, sequence parallelism, ZeRO)": CHOICES,
     "with the same techniques and schedule": (*CHOICES, "schedule"),
 }
-"""Plans that a plan is fairly compared with: they differ in layout, micro-batch and chunks, not in what was invented
-later."""
+"""All plans, then those that a plan is fairly compared with: they differ in layout, micro-batch and chunks, not in what
+was invented later."""
 
 
 OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "async_tensor_parallel", "overlap_experts")
@@ -190,7 +190,7 @@ class Why:
     losses : seconds by cause that it takes more than the best, largest first. [s]
     steps : from it to the best, a technique at a time; none where it is faster or has another number of GPUs.
     rank : of the best plan with fields among those that fit; None where it does not fit or is not priced.
-    among : ranks of a whole plan, among all plans first, then those of KINDS.
+    among : ranks of a whole plan, among the plans of KINDS.
     left_out : of how many plans it is the best, where the search left these out.
     searched : the best of all plans of its schedule with these fields, where the search does not price that schedule.
     """
@@ -267,8 +267,8 @@ def why_not(result: SearchResult, named: Mapping[str, Any], *, steps: bool = Tru
         A field that a search does not vary, or a value that it cannot have.
     """
     check_fields(named)
-    there, found = best_of(result, named)
-    if not there.priced:
+    priced, found = best_of(result, named)
+    if not priced:
         return _why_unpriced(result, named)
     if found is None:
         return Why(nothing_fits(result, named))
@@ -291,16 +291,15 @@ def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:
 def _ranks(result: SearchResult, scenario: Scenario, answer: Estimate) -> tuple[RankAmong, ...]:
     """Ranks of a plan among all plans and those of KINDS; without a rank where it was not priced or does not fit."""
     score, exact = result.worth_of(scenario), _worth(result, answer)
-    named = [{name: getattr(scenario.plan, name) for name in fields} for fields in KINDS.values()]
-    shares = [result.select(fields, 1, -inf if score is None else score) for fields in ({}, *named)]
-    bests = [result.best[0], *(best_of(result, fields)[1] for fields in named)]
-    return tuple(
-        RankAmong(
-            kind, None if score is None else 1 + max(share.better, _run_better(result, fields, exact)), share.fit, best
-        )
-        for kind, fields, share, best in zip(("in all", *KINDS), ({}, *named), shares, bests, strict=True)
-        if best is not None
-    )
+    found = list[RankAmong]()
+    for kind, names in KINDS.items():
+        fields = {name: getattr(scenario.plan, name) for name in names}
+        best = best_of(result, fields)[1] if fields else result.best[0]
+        better = 0 if score is None else max(result.num_better(score, fields), _run_better(result, fields, exact))
+        if best is not None:
+            rank = None if score is None else 1 + better
+            found.append(RankAmong(kind, rank, len(result.having(fields, fitting=True)), best))
+    return tuple(found)
 
 
 def _run_better(result: SearchResult, fields: Fields, exact: float) -> int:
@@ -373,7 +372,7 @@ def _why_unpriced(result: SearchResult, named: Fields) -> Why:
     except InfeasiblePlan as error:
         return Why(str(error))
     anew = replace(result, space=left_out, categories=left_out.categories, prices=price_space(left_out))
-    there, found = best_of(anew, {})
+    priced, found = best_of(anew, {})
     if found is None:
         return Why(nothing_fits(anew, {}))
-    return Why.of(result, found.answer, left_out=there.priced)
+    return Why.of(result, found.answer, left_out=priced)

@@ -88,9 +88,9 @@ def price_space(space: Space, progress: Progress | None = None) -> Priced:
     return Priced(category.astype(np.int16), row.astype(np.int32), seconds[at], nbytes[at])
 
 
-def plan_batch(space: Space, category: Ints, row: Ints, waiting: Callable[[], object] | None = None) -> Plans:
+def plan_batch(space: Space, category: Ints, row: Ints) -> Plans:
     """Some plans of a space under one schedule, by category and row, as columns of what they cost, on one axis."""
-    rows, again = Rows.of(space, row, space.categories, waiting)
+    rows, again = Rows.of(space, row, space.categories)
     stack, num_chunks = space.scenario.stack, rows.columns.num_chunks
     return replace(
         rows.plans(..., again[category]),

@@ -8,7 +8,7 @@ The stages and ranks of a number of ranks and chunks are dealt once for all plan
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -43,7 +43,6 @@ def layered_plans(
     *,
     gpus: tuple[int, int],
     fixed: Fields | None = None,
-    progress: Callable[[], object] | None = None,
 ) -> SearchResult:
     """Every layered plan that fits in memory; the step times of the table are what steps cannot go below.
 
@@ -55,8 +54,6 @@ def layered_plans(
         Fields that every plan must have, each with its value or a tuple of values. Default: degrees are those of
         `sim.search.search`, but for tensor-parallel degrees, which divide NVLink domains or fill them, and pipelines of
         every depth; nothing is in host memory.
-    progress : callable, optional
-        Called as layouts are placed and before plans of a category are bounded.
 
     Notes
     -----
@@ -77,7 +74,7 @@ def layered_plans(
         scenario, layouts, partial(_shapes, scenario, [*pipeline_degrees(scenario), *values_of(fixed, "pp")])
     )
     space = Space(scenario, layouts, columns, categories, fixed=fixed, schedules=LAYERED)
-    parts = list(_bounded(space, progress)) if space.num_plans else []
+    parts = list(_bounded(space)) if space.num_plans else []
     none = Priced(*np.empty((2, 0), dtype=np.int64), *np.empty((2, 0)))
     prices, plans = join([none, *(priced for _, priced in parts)]), sum(looked_at for looked_at, _ in parts)
     limit = scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
@@ -98,11 +95,11 @@ def _shapes(scenario: Scenario, usual: Sequence[int], pp: int, per_replica: int)
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
-def _bounded(space: Space, progress: Callable[[], object] | None) -> Iterator[tuple[int, Priced]]:
+def _bounded(space: Space) -> Iterator[tuple[int, Priced]]:
     """Yield how many plans of a space were looked at; and those that fit, with their bounds and memory."""
     scenario, columns, limit = space.scenario, space.columns, space.scenario.cluster.gpu.usable_bytes * (1 + 1e-9)
     category, row = space.plans
-    batch = plan_batch(space, category, row, progress)
+    batch = plan_batch(space, category, row)
     layouts = batch.layouts
     shared = (layouts.data.size > 1) | (layouts.expert_data.size > 1) & bool(scenario.model.num_experts)
     kept = np.flatnonzero(shared[batch.layout] | (batch.zero_stage == 0))
@@ -117,8 +114,6 @@ def _bounded(space: Space, progress: Callable[[], object] | None) -> Iterator[tu
         plan = space.scenario_of(int(row[places[0]]), space.categories[category[places[0]]]).plan
         deal = deal_of(scenario.model, plan)
         for here in np.array_split(places, -(-len(places) // AT_ONCE)):
-            if progress is not None:
-                progress()
             layout = np.searchsorted(few[plan.pp], batch.layout[here])
             some = replace(batch.take(here), layouts=of_depth[plan.pp], layout=layout)
             # Memory first: most plans of a large model do not fit, and need no price.

@@ -29,23 +29,6 @@ if TYPE_CHECKING:
     from sim.search.risk import Risk
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The plans with given fields.
-
-    priced, fit : how many there are, and fit in memory.
-    better : of those that fit, how many have a lower score than asked about.
-    best : places of the best few that fit, best first; of equals the one that needs least memory.
-    leanest : place of the plan that needs least memory, whether it fits or not; None where there is no plan.
-    """
-
-    priced: int
-    fit: int
-    better: int
-    best: Ints
-    leanest: int | None
-
-
 @dataclass(frozen=True, repr=False)
 class SearchResult(NotebookDisplay):
     """All plans with their prices, and the best of them.
@@ -93,7 +76,7 @@ class SearchResult(NotebookDisplay):
     @cached_property
     def plans_feasible(self) -> int:
         """How many plans fit in memory."""
-        return self.select({}, 1).fit
+        return len(self.having(fitting=True))
 
     @cached_property
     def plans_made_to_fit(self) -> int:
@@ -138,23 +121,26 @@ class SearchResult(NotebookDisplay):
         found = rows[self.prices.row] & categories[self.prices.category]
         return np.flatnonzero(found & self.fits if fitting else found)
 
-    def select(self, fields: Fields | None = None, few: int | None = 40, than: float = -np.inf) -> Selection:
-        """The plans with some fields.
-
-        few : how many of the best to name; None names all that fit.
-        than : score that others are compared with.
+    def best_places(self, fields: Fields | None = None, few: int | None = None) -> Ints:
+        """Places of the best few plans with some fields that fit, or of all; of equals, what needs least memory first.
 
         Raises SpecError: a field that a search does not vary.
         """
-        which, some = self.having(fields), self.having(fields, fitting=True)
-        score, fit = self.score(some), len(some)
-        better = np.count_nonzero(score < than)
-        if few is not None and fit > few:
+        some = self.having(fields, fitting=True)
+        score = self.score(some)
+        if few is not None and len(some) > few:
             near = score <= np.partition(score, few - 1)[few - 1]
             some, score = some[near], score[near]
-        best = some[np.lexsort((some, self.prices.memory_bytes[some], score))][:few]
-        leanest = int(which[self.prices.memory_bytes[which].argmin()]) if len(which) else None
-        return Selection(len(which), fit, int(better), best, leanest)
+        return np.asarray(some[np.lexsort((some, self.prices.memory_bytes[some], score))][:few])
+
+    def num_better(self, than: float, fields: Fields | None = None) -> int:
+        """How many plans with some fields fit and have a score below another."""
+        return int(np.count_nonzero(self.score(self.having(fields, fitting=True)) < than))
+
+    def leanest(self, fields: Fields | None = None) -> int | None:
+        """Place of the plan with some fields that needs least memory, whether it fits or not; None if there is none."""
+        which = self.having(fields)
+        return int(which[self.prices.memory_bytes[which].argmin()]) if len(which) else None
 
     def column(self, name: str, places: Any = slice(None)) -> Array:
         """A field of plans, or their `num_gpus`, of some plans or all; of several names one text."""
@@ -230,7 +216,7 @@ class SearchResult(NotebookDisplay):
     def rank_by_price(self, found: Candidate) -> int:
         """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
         score = worth_of(self.objective, round(found.priced_step_time_s, 9), found.answer.num_gpus)
-        return self.select({}, 1, score).better + 1
+        return 1 + self.num_better(score)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""

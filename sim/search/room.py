@@ -38,11 +38,14 @@ _Made = tuple[Category, int, float, float]
 """A plan for which room was made, in the fastest way: category, row, step time [s] and memory [bytes]."""
 
 
-def check_ways(ways: Sequence[str]) -> tuple[str, ...]:
-    """Ways to make room, each once; none of `("none",)`.
+def check_ways(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Ways to make room in `modules,block` or a sequence of such, each once; none in `none`.
 
-    Raises SpecError: there is no such way.
+    Raises SpecError: there is no such way, or no word.
     """
+    ways = [each.strip() for each in words.split(",") if each.strip()] if isinstance(words, str) else words
+    if not ways and isinstance(words, str):
+        raise SpecError("--room names no way; write --room modules,block,offload, or none")
     if {*ways} == {NONE}:
         return ()
     if NONE in ways:

@@ -28,10 +28,10 @@ def test_numbers_are_those_of_the_answer(shown):
     plans = found.to_frame()
     assert 0 <= len(plans) - found.plans_priced <= found.plans_given_room  # those with room stand behind the others
     assert plans["fits"].sum() == found.plans_feasible
-    assert plans["step_time_s"].iloc[0] == found.prices.step_time_s[found.select().best[0]]
+    assert plans["step_time_s"].iloc[0] == found.prices.step_time_s[found.best_places()[0]]
     first = plans.iloc[0]
     assert first["tp"] * first["cp"] * first["pp"] * first["dp"] == first["num_gpus"]
-    scenario = found.scenario_at(int(found.select().best[0]))
+    scenario = found.scenario_at(int(found.best_places()[0]))
     assert (scenario.plan.schedule, scenario.plan.recompute) == (first["schedule"], first["recompute"])
 
 

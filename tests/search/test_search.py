@@ -46,7 +46,7 @@ def test_the_best_is_the_best_of_all_by_the_exact_engine():
     scenario = load_scenario(SMALL).replace(plan=ParallelPlan())
     narrow = {"gpus": (8, 12), "top": 3, "memory_limit_bytes": 52e9}
     found = search(scenario, **narrow)
-    fits = found.select({}, None).best
+    fits = found.best_places()
     plans = list(map(found.scenario_at, fits.tolist()))
     exact = np.array([estimate(each).step_time_s for each in plans])
     assert (exact >= found.prices.step_time_s[fits] * (1 - 1e-9)).all()
