@@ -9,7 +9,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from sim.foreign.importers.huggingface import layer_kinds, own_keys
+from sim.foreign.importers.huggingface import layer_kinds
 from sim.foreign.importers.keys import table
 
 KNOWN = table("huggingface")
@@ -35,8 +35,7 @@ def keys_that_are_read():
         named |= entry.get("equal", {}).keys()
     named |= {key for keys in KNOWN["positions"].values() for key in keys}
     named |= {word for group in ("experts", "sizes", "readers") for word in words_in(KNOWN[group])}
-    for module in (layer_kinds, own_keys):
-        named |= set(re.findall(r'"(\w+)"', Path(module.__file__).read_text()))
+    named |= set(re.findall(r'"(\w+)"', Path(layer_kinds.__file__).read_text()))
     return named - {"model_type", "layer_types", "mlp_layer_types", "layers_block_type"}
 
 

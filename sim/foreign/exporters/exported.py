@@ -9,8 +9,7 @@ from typing import Any
 
 from sim.errors import FlopcastError, SpecError, nearest
 from sim.foreign.exporters.account import Account, exporter_table
-from sim.foreign.exporters.megatron_bridge import export_megatron_bridge
-from sim.foreign.exporters.megatron_lm import export_megatron_lm
+from sim.foreign.exporters.megatron import export_megatron_bridge, export_megatron_lm
 from sim.foreign.exporters.torchtitan import export_torchtitan
 from sim.foreign.importers.ledger import entry_lines, short
 from sim.specs.scenario import Scenario

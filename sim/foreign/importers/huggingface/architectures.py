@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.errors import SpecError, nearest
-from sim.foreign.importers.huggingface.layer_kinds import KIND, ConfigKeys, mixers
-from sim.foreign.importers.huggingface.own_keys import fields_of
+from sim.foreign.importers.huggingface.layer_kinds import KIND, ConfigKeys, fields_of, mixers
 from sim.foreign.importers.keys import UNKNOWN_KEY, by_name, reason_to_ignore, row, table
 from sim.foreign.importers.ledger import Ledger, short
 

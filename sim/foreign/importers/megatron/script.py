@@ -19,10 +19,9 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Machine
 from sim.foreign.importers.keys import UNKNOWN, Arguments, flat, table
 from sim.foreign.importers.ledger import Ledger, short
-from sim.foreign.importers.megatron.deepspeed_file import take_config
 from sim.foreign.importers.megatron.launch import Training, gpus_of, started_by, training_command
 from sim.foreign.importers.megatron.model import read_model
-from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
+from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_config, take_replicas
 from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.shell.expansion import Script
 from sim.foreign.importers.shell.reader import read_script

@@ -25,7 +25,7 @@ from sim.foreign.importers.defaults import (
 )
 from sim.foreign.importers.huggingface.hub_models import named_model, whole_shape
 from sim.foreign.importers.keys import table
-from sim.foreign.importers.recipes import finetuning, sharding, steps
+from sim.foreign.importers.recipes import finetuning, steps
 from sim.foreign.importers.recipes.interpolations import resolved
 from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.recipes.settings import flat_keys
@@ -156,7 +156,7 @@ def optimizer(recipe: Recipe) -> None:
 
 STEPS: dict[str, Callable[..., None]] = {
     name: function
-    for module in (steps, finetuning, sharding)
+    for module in (steps, finetuning)
     for name, function in vars(module).items()
     if isfunction(function) and function.__module__ == module.__name__
 } | {each.__name__: each for each in (fit, usual_batch, optimizer)}
