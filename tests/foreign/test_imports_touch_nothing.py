@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from sim.errors import FlopcastError
 from sim.foreign.importers import Given, import_file
-import tree_sitter, tree_sitter_bash
+import numpy.ma, tree_sitter, tree_sitter_bash
 
 folder = Path(sys.argv[1])
 sys.path.append("tests")

@@ -15,6 +15,7 @@ from sim.specs.base import FORMATS
 from sim.specs.hardware import ClusterSpec
 from sim.specs.loading import resolve
 from sim.specs.model import ModelSpec
+from sim.work.sums import total_params
 
 CLUSTER = "superpod-h100"
 CLUSTER_OF_FOUR_BITS = "superpod-b200"
@@ -103,18 +104,10 @@ class Machine:
     def fewest_gpus(self, model: Mapping[str, Any], unit: int = 1, *, frozen: bool = False) -> int:
         """GPUs where nobody says how many: the smallest multiple of a node and of `unit`, a power of two of them, whose
         memory the states fill by half. Of a frozen model those are its 16-bit weights."""
-        shape = ModelSpec.read(dict(model), "model")
-        attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
-        tables = shape.vocab_size * (1 if shape.tied_embeddings else 2)
-        dense = shape.num_dense_layers if shape.num_experts else shape.num_layers
-        experts = shape.num_experts * shape.expert_intermediate_size + shape.shared_expert_intermediate_size
-        widths = dense * shape.intermediate_size + (shape.num_layers - dense) * experts
-        mlps = (3 if shape.gated_mlp else 2) * widths
-        matrices = shape.hidden_size * (shape.num_layers * attention + mlps + tables)
         gpus, node = unit, self.cluster.node.gpus_per_node
         while gpus % node and gpus < node:
             gpus *= 2
-        states = (2 if frozen else STATE_BYTES) * matrices
+        states = (2 if frozen else STATE_BYTES) * total_params(ModelSpec.read(dict(model), "model"))
         while gpus * self.cluster.gpu.usable_bytes < 2 * states and gpus < 2**24:
             gpus *= 2
         return int(self.ledger.assume("GPUs", gpus, "as many as hold the model's states; --gpus N"))

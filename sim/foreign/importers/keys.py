@@ -105,10 +105,6 @@ class Keys:
         """A value as it stands, of several the first, without taking it."""
         return self.raw(key)
 
-    def names(self) -> list[str]:
-        """Keys that nobody took yet."""
-        return list(self._data)
-
     def replace(self, key: str, value: Any) -> None:
         """Let a key hold another value, or one that stands elsewhere in the file."""
         self._data[key] = value
@@ -191,15 +187,6 @@ class Keys:
         if value is None or isinstance(value, str):
             return value
         raise self.wrong(key, value, "must be text")
-
-    def section(self, name: str) -> Keys:
-        """The keys of a mapping inside; none where there is no such mapping."""
-        value = self._data.pop(name, None)
-        if value is None:
-            value = {}
-        if not isinstance(value, Mapping):
-            raise self.wrong(name, value, "must hold keys of its own")
-        return Keys(value, self.ledger, self.kind, f"{self.label}{name}.")
 
     def below(self, prefix: str) -> Self:
         """The keys below a prefix, which are taken from here."""

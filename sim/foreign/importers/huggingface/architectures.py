@@ -128,7 +128,10 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
     """(model_type, keys) of the language model: the file's, or those of the section that holds it. Raises SpecError: a
     model around it that is none, or a section that does not say enough."""
     keys = ConfigKeys(data, ledger)
-    kind, known = keys.text("model_type") or _class_of(keys), table(f"{KIND}_wrappers")
+    kind, known = keys.text("model_type"), table(f"{KIND}_wrappers")
+    classes = None if kind else keys.raw("architectures")  # of before there was a model_type
+    for name in map(str, classes if isinstance(classes, list) else ()):
+        kind = kind or table(KIND)["classes"].get(name)
     wrapped = by_name(known["wrappers"])
     while section := next((name for name in known["sections"] if _holds(keys, name)), None):
         if keys.raw("is_encoder_decoder") is True:
@@ -152,13 +155,6 @@ def language_model(data: Mapping[str, Any], ledger: Ledger) -> tuple[str | None,
         kind = wrapped.get(kind.lower(), kind)
     _leave_towers(keys)
     return kind, keys
-
-
-def _class_of(keys: ConfigKeys) -> str | None:
-    """The model_type of a file of before there was one, by the class that it names."""
-    classes, known = keys.raw("architectures"), table(KIND)["classes"]
-    named = map(str, classes) if isinstance(classes, list) else ()
-    return next((known[name] for name in named if name in known), None)
 
 
 def _holds(keys: ConfigKeys, name: str) -> bool:

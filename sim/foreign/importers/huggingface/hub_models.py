@@ -59,7 +59,9 @@ def known_model(name: str, *, by_letters: bool = False) -> str | dict[str, Any] 
     for repository in _shorter(plain, known["endings"]):
         same = by_name(known["same"]).get(repository, repository)
         if same in known["models"]:
-            return _section(same, name)
+            kind, *values, _ = known["models"][same]
+            fields = row(known["columns"], values)
+            return read_model({"model_type": kind, **fields, "name_or_path": name}, Ledger(name))
         try:
             return model_preset(same)
         except SpecError:
@@ -127,9 +129,3 @@ def _shorter(name: str, endings: list[str]) -> list[str]:
     while (ending := next((end for end in endings if names[-1].endswith(end)), None)) is not None:
         names.append(names[-1].removesuffix(ending))
     return names
-
-
-def _section(model: str, name: str) -> dict[str, Any]:
-    known = table(_TABLE)
-    kind, *values, _ = known["models"][model]
-    return read_model({"model_type": kind, **row(known["columns"], values), "name_or_path": name}, Ledger(name))

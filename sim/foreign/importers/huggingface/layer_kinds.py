@@ -66,8 +66,10 @@ class ConfigKeys(Keys):
 
     def section(self, name: str) -> ConfigKeys:
         """The keys of a mapping inside; none where there is no such mapping."""
-        plain = super().section(name)
-        found = ConfigKeys(plain.rest(), self.ledger, plain.label, inside=self.inside)
+        value = self._data.pop(name, None)
+        if not isinstance(value, Mapping | None):
+            raise self.wrong(name, value, "must hold keys of its own")
+        found = ConfigKeys(value or {}, self.ledger, f"{self.label}{name}.", inside=self.inside)
         found._own = f"{self._own}{name}."
         return found
 

@@ -62,21 +62,21 @@ def layer_marks(arguments: Arguments, name: str, layers: int, every: Callable[[i
 
 
 def take_blocks(recipe: Recipe, hybrid: bool) -> None:
-    """A hybrid model's pattern: one block a letter, `|` between pipeline stages, behind `/` multi-token prediction; or
-    the pattern that the shares of attention and of MLPs come to.
+    """A hybrid model's pattern: one block a letter, `|` between pipeline stages, behind `/` multi-token prediction.
 
-    hybrid : whether the program builds such models where neither is given.
+    hybrid : whether the program builds such models where none is given.
 
-    Raises SpecError: a pattern that cannot be read, or that the pipeline's ranks cannot share.
+    Raises SpecError: a pattern that cannot be read, that shares stand for, or that the pipeline's ranks cannot share.
     """
     arguments, model, plan = recipe.keys, recipe.model, recipe.plan
     name, pattern = arguments.take("hybrid-layer-pattern", "hybrid-override-pattern")
-    attention, mlps = arguments.number("hybrid-attention-ratio"), arguments.number("hybrid-mlp-ratio")
-    if pattern is None and (hybrid or attention is not None or mlps is not None):
-        layers = arguments.whole("num-layers")
-        if layers is not None and layers <= _MOST_LAYERS:
-            name = "hybrid-attention-ratio" if attention or mlps else "num-layers"
-            pattern = _dealt(layers, attention or 0.0, mlps or 0.0)
+    share = next((each for each in ("hybrid-attention-ratio", "hybrid-mlp-ratio") if arguments.number(each)), None)
+    if pattern is None and share is not None:
+        why = "deals blocks over layers by a rule of its own; say which each is: --hybrid-override-pattern M-M*-"
+        raise recipe.refused(f"--{share} {why}")
+    layers = arguments.whole("num-layers") if pattern is None and hybrid else None
+    if layers is not None and layers <= _MOST_LAYERS:
+        name, pattern = "num-layers", "M" * layers
     if pattern is None:
         return
     letters, slash, modules = pattern.strip("\"'").partition("/")
@@ -102,29 +102,6 @@ def take_blocks(recipe: Recipe, hybrid: bool) -> None:
         plan.took("pipeline_layout", layout_of([len(stage) for stage in stages]), f"--{name}")
         if len(stages) > plan["pp"]:
             plan.took("num_chunks", len(stages) // plan["pp"], f"--{name}")
-
-
-def _dealt(layers: int, attention: float, mlps: float) -> str:
-    """The letters of so many layers with these shares, spread as Megatron-LM spreads them: attention between equal
-    runs of Mamba, MLPs in place of Mamba, towards the end (`_allocate_auto` of mamba_hybrid_layer_allocation.py).
-    """
-    letters = ["M"] * layers
-    for share, letter in ((attention, "*"), (mlps, "-")):
-        count = round(layers * share)
-        left = letters.count("M") - count
-        runs = count + 1 if letter == "*" else count
-        if not runs:
-            continue
-        step = x = left / runs
-        for place in range(layers):
-            if letters[place] != "M":
-                continue
-            if x < 0.5:
-                letters[place] = letter
-                x += step
-            else:
-                x -= 1
-    return "".join(letters)
 
 
 def take_experts(recipe: Recipe) -> None:

@@ -24,7 +24,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     """A scenario's sections. Raises SpecError: no model, or a value that breaks a rule."""
     ledger, known = file.ledger, table(kind)
     keys = flat_keys(resolved(file.data), file, kind)
-    off = [name for name in keys.names() if keys.raw(name) is False]
+    off = [name for name in keys.rest() if keys.raw(name) is False]
     spelled = dict[str, str]()
     arguments = Arguments(_words(keys, kind, spelled), Ledger(ledger.where))
     whole = "num-layers" in arguments
@@ -77,7 +77,7 @@ def _words(keys: Settings, kind: str, spelled: dict[str, str]) -> list[str]:
     if "precisions_of" in known:
         found.append(named_precision(keys, ["mixed_precision"], table(known["precisions_of"])["precision"]["words"]))
     for prefix in known["prefixes"]:
-        for key in keys.names():
+        for key in keys.rest():
             name = key.removeprefix(prefix).removesuffix("._target_")
             if not key.startswith(prefix) or "." in name:
                 continue

@@ -30,7 +30,7 @@ def deepspeed(recipe: Recipe, *names: str) -> bool:
     """
     keys, file = recipe.keys, recipe.file
     name = next((each for each in names if each in keys), None)
-    nested = [each for each in names if any(key.startswith(f"{each}.") for key in keys.names())]
+    nested = [each for each in names if any(key.startswith(f"{each}.") for key in keys.rest())]
     if name is None and not nested:
         return False
     recipe.stack.took("framework", "deepspeed", name or nested[0])
@@ -82,7 +82,7 @@ def fsdp(recipe: Recipe, recomputed: bool | None = None) -> bool:
         if str(word).lower() not in (*table("fsdp")["strategies"], "auto_wrap", "offload"):
             keys.ledger.ignore("fsdp", word, "a setting of FSDP that is not known", matters=True)
     inner = keys.below(_FSDP)
-    there = bool(words) or bool(inner.names()) or "fsdp_version" in keys
+    there = bool(words) or bool(inner.rest()) or "fsdp_version" in keys
     keys.take("fsdp_version")
     if not there:
         return False
@@ -120,7 +120,7 @@ def strategy(recipe: Recipe, name: str) -> None:
     said = keys.text(name)
     if said is not None:
         _shard(recipe, keys, name, said)
-    elif any(key.startswith(f"{section}.") for key in keys.names()):
+    elif any(key.startswith(f"{section}.") for key in keys.rest()):
         recipe.default("plan.zero_stage", 3, f"FSDP's without {name}")
     else:
         recipe.default("plan.zero_stage", 0, f"no {section}: every GPU holds the whole model")

@@ -2,8 +2,8 @@
 
 `checks` come first, `rows` when the settings are read, `after` when the scenario is. Conditions name fields as far as
 they are told, else as a scenario has them (plan.tp), facts of the run (run.model, None where it says none), what rows
-have learned, and: `told`, fields that are told; `top`, the file's first keys; `left`, first parts of keys that nobody
-took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
+have learned, and: `told`, fields that are told; `top`, the file's first keys; `parts`, dotted names of its mappings;
+`left`, first parts of keys that nobody took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
 
 text, whole, needed, number, flag, any : take a value by one of its keys, under a name. peek : look at it.
 list : all values of an argument. switches : fields of sections that switches set, as groups of the table list them.
@@ -28,7 +28,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import Foreign, Given
 from sim.foreign.importers.keys import table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.recipes.settings import RECORDS, rules_of, said_by
+from sim.foreign.importers.recipes.settings import RECORDS, parts_of, rules_of, said_by
 from sim.foreign.rows import Rows
 
 NONE: Mapping[str, Callable[..., None]] = MappingProxyType({})
@@ -56,7 +56,7 @@ class Recipe(Rows):
         self.keys, self.kind, self.steps = keys, str(keys.kind), steps
         self.file = file or Foreign("", None, keys.ledger, Given())
         self.sections = {name: Section(name, keys.ledger) for name in RECORDS} | {"run": Section("run", Ledger(""))}
-        self.known = dict(known)
+        self.known = {"parts": {*parts_of(self.file.data)}, **known}
         self.scenario: dict[str, Any] = {}
 
     def beside(self, keys: Any, kind: str, **known: Any) -> Self:
@@ -147,7 +147,7 @@ class Recipe(Rows):
         return {
             "told": told,
             "top": tuple(data),
-            "left": {name.partition(".")[0] for name in self.keys.names()},
+            "left": {name.partition(".")[0] for name in self.keys.rest()},
             "settings": self.keys.ledger.settings,
             "given": self.file.model is not None,
             "given_cluster": given.cluster is not None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
@@ -83,6 +83,13 @@ def flat_keys(data: Mapping[str, Any], file: Foreign, kind: str) -> Settings:
     """Nested settings as keys with dots, such as `model.hidden_size`; empty ones say nothing."""
     said = {name: value for name, value in flat(data, DEEPEST) if value is not None and value not in ("", [], {})}
     return Settings(said, file.ledger, kind)
+
+
+def parts_of(data: Any, above: str = "") -> Iterator[str]:
+    """Dotted names of all mappings in nested settings, empty ones too."""
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from (f"{above}{key}", *parts_of(value, f"{above}{key}."))
 
 
 def rules_of(rule: Any) -> list[Mapping[str, Any]]:

@@ -89,28 +89,6 @@ def torchtune_model(recipe: Recipe) -> None:
         recipe.put("training.adapter_targets", found, "model.lora_attn_modules and model.apply_lora_to_mlp")
 
 
-def prime_rl_model(recipe: Recipe) -> None:
-    """What prime-rl's [model] says by its sections: of what is computed again, compiled and adapted."""
-    trainer = recipe.file.data.get("trainer")
-    model = {**_mapping(recipe.file.data, "model"), **_mapping(trainer, "model")}
-    ac = _mapping(model, "ac")
-    lora = model.get("lora") or _mapping(model, "experimental").get("lora")
-    recipe.known |= {
-        "again": "ac" in model or "ac_offloading" in model,
-        "mode": ac.get("mode", "full"),
-        "every": ac.get("freq", 1),
-        "chosen": ac.get("targets"),
-        "norms": ac.get("targets") == ["norm"],
-        "compiled": model.get("compile") not in (None, False),
-        "adapted": isinstance(lora, Mapping),
-    }
-
-
-def _mapping(data: Any, name: str) -> Mapping[str, Any]:
-    found = data.get(name) if isinstance(data, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
 _MAXTEXT = "maxtext"
 _DEFAULT = "MaxText's default: configs/base.yml"
 

@@ -44,6 +44,8 @@ _OWN = re.compile(r"(?:^|[\s;{&|])(?:return\b|(?:local|declare|typeset)\s+(?:-\w
 _RETURNS = re.compile(r"^return\b|^[^#\n]*(?:&&|\|\||;|then)\s*return\b", re.MULTILINE)
 """What leaves a sourced file early."""
 _SUBMITS = ("sbatch", "qsub")
+_JOINED = ("list", "pipeline", "negated_command")
+_STARTED = ("pipeline", "list", "command", "redirected_statement")
 
 
 def read_script(text: str, ledger: Ledger, given: Given | None = None, folder: Path | None = None) -> Script:
@@ -71,15 +73,6 @@ def words_in(text: str, where: str) -> list[str]:
 
 
 @dataclass
-class Redirect:
-    """What stands beside a command: a file that its output is written to, lines that it reads, and words of its own."""
-
-    target: str = ""
-    document: str | None = None
-    words: list[Node] = field(default_factory=list)
-
-
-@dataclass
 class Reader:
     """Reads one script, or what it starts, with its variables.
 
@@ -87,7 +80,6 @@ class Reader:
     inside : conditions and functions around what is read; `exit` there does not end the reading.
     line : that all commands are said to stand in, for a text that another command holds.
     asked : what the last condition that was not decided would have to know.
-    redirects : of commands that are followed next, by their nodes.
     """
 
     script: Script
@@ -101,7 +93,6 @@ class Reader:
     asked: tuple[int, ...] = ()
     prefix: tuple[str, ...] = ()
     functions: dict[str, Node] = field(default_factory=dict)
-    redirects: dict[int, Redirect] = field(default_factory=dict)
 
     def read(self, text: str) -> None:
         """Follow a text's commands."""
@@ -148,7 +139,7 @@ class Reader:
             case "pipeline" | "subshell":
                 return self._apart(node.named_children)
             case "redirected_statement":
-                return self._redirected(node)
+                return self.run([*_commands_in(node)])
             case "negated_command":
                 status = self._one(node.named_children[-1])
                 return None if status is None else not status
@@ -321,37 +312,9 @@ class Reader:
         value = self.script.arithmetic(text)
         return (None, self.script.unknowns.numbers(value)) if UNKNOWN in value else (value != "0", ())
 
-    def _redirected(self, node: Node) -> bool | None:
-        """Follow commands whose output or input is a file or a text that stands here."""
-        redirect, commands = Redirect(), [each for each in node.named_children if not each.type.endswith("_redirect")]
-        last = commands[-1] if commands else node
-        for each in node.named_children:
-            if each.type == "file_redirect":
-                self._file(each, redirect)
-            for child in each.named_children if each.type == "heredoc_redirect" else ():
-                if child.type == "file_redirect":
-                    self._file(child, redirect)
-                elif child.type == "heredoc_body":
-                    plain = any(set(text_of(part)) & set("'\"\\") for part in nodes_of(each, "heredoc_start"))
-                    redirect.document = text_of(child) if plain else self.script.document(child)
-                elif child.type in ("pipeline", "list", "command", "redirected_statement"):
-                    commands.append(child)
-        while last.type in ("list", "pipeline", "negated_command"):
-            last = last.named_children[-1]
-        self.redirects[last.id] = redirect
-        return [True, *map(self._one, commands)][-1]
-
-    def _file(self, node: Node, redirect: Redirect) -> None:
-        """The file that output is written to, and words behind it, which are the command's."""
-        named = [part for part in node.named_children if part.type != "file_descriptor"]
-        signs = {text_of(part) for part in node.children if part not in named}
-        if named and signs & {">", ">>", ">|", "&>", "&>>"} and not signs & {"0", "2"}:
-            redirect.target = self.script.value(named[0])
-        redirect.words += named[1:]
-
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""
-        values, redirect, words = self.script, self.redirects.pop(node.id, Redirect()), words_of(node)
+        values, words = self.script, words_of(node)
         before = [child for child in node.named_children if child.type == "variable_assignment"]
         if before and words and before[-1].end_point[0] < words[0].start_point[0] and not _continued(node, words[0]):
             for each in before:  # lines of their own, which the grammar takes for the command's environment
@@ -362,9 +325,21 @@ class Reader:
         if words and text_of(words[0]) in _KEYWORDS:
             self._unread(node)
             return None
-        fields = [field for word in [*words, *redirect.words] for field in values.fields(word)]
+        target, document = "", None
+        for each in _redirects(node):
+            if each.type == "heredoc_redirect":
+                plain = any(set(text_of(part)) & set("'\"\\") for part in nodes_of(each, "heredoc_start"))
+                for body in (part for part in each.named_children if part.type == "heredoc_body"):
+                    document = text_of(body) if plain else values.document(body)
+            else:
+                named = [part for part in each.named_children if part.type != "file_descriptor"]
+                signs = {text_of(part) for part in each.children if part not in named}
+                if named and signs & {">", ">>", ">|", "&>", "&>>"} and not signs & {"0", "2"}:
+                    target = values.value(named[0])
+                words += named[1:]  # words behind the file's name are the command's
+        fields = [field for word in words for field in values.fields(word)]
         if fields:
-            self.script.files.note(fields, redirect.document, redirect.target)
+            self.script.files.note(fields, document, target)
             self._start(fields, before)
         name = fields[0] if fields else ""
         unsure = name in self.functions or name in (*_MAY_FAIL, "exit", "return")
@@ -453,6 +428,25 @@ class Reader:
         why = "starts another script; import that"
         self.ledger.ignore(f"line {self.script.line}", short(" ".join(fields[: at + 1])), why)
         return True
+
+
+def _commands_in(node: Node) -> Iterator[Node]:
+    """What stands before redirections, and in the line that opens a here-document."""
+    for each in node.named_children:
+        if each.type == "heredoc_redirect":
+            yield from (part for part in each.named_children if part.type in _STARTED)
+        elif not each.type.endswith("_redirect"):
+            yield each
+
+
+def _redirects(node: Node) -> Iterator[Node]:
+    """Files and here-documents beside a command; those behind a list or a pipeline are its last one's."""
+    parent = node.parent
+    while parent is not None and parent.type in _JOINED and parent.named_children[-1] == node:
+        node, parent = parent, parent.parent
+    for each in parent.named_children if parent is not None and parent.type == "redirected_statement" else ():
+        if each.type in ("file_redirect", "heredoc_redirect"):
+            yield from (each, *(part for part in each.named_children if part.type == "file_redirect"))
 
 
 def _branches(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:

@@ -30,41 +30,25 @@ def read_flavor(keys: Keys) -> Any:
     name, flavor, ledger = keys.text("model.name"), keys.text("model.flavor"), keys.ledger
     if name is None or flavor is None:
         raise ledger.error("model.name and model.flavor say which model it is; give --model instead")
-    model = flavor_of(name, flavor, ledger)
-    towers = table(KIND)["towers"]
-    if not {_plain(name), f"{_plain(name)} {flavor}"}.isdisjoint(towers):
-        ledger.ignore("the vision encoder", "", "the language model alone is priced", matters=True)
-    return model
-
-
-def flavor_of(name: str, flavor: str, ledger: Ledger) -> Any:
-    """A preset, or a shape."""
-    known = table(KIND)["flavors"]
-    if _plain(name) in table(KIND)["no_decoders"]:
+    # llama3, graph_trainer.llama3 and llama3_ft have one shape.
+    known, plain = table(KIND), name.rpartition(".")[2].lower().replace("-", "_").removesuffix("_ft")
+    if plain in known["no_decoders"]:
         raise ledger.error(f"model {short(name)!r} is no decoder of text; flopcast models none other")
-    flavors = {each.lower(): what for each, what in known.get(_plain(name), {}).items() if each != "all"}
+    family = known["flavors"].get(plain, {})
+    flavors = {each.lower(): what for each, what in family.items() if each != "all"}
     found = flavors.get(flavor.lower())
     if found is None:
-        hint = nearest(flavor, flavors) if flavors else nearest(name, known)
+        hint = nearest(flavor, flavors) if flavors else nearest(name, known["flavors"])
         raise ledger.error(
             f"the file does not describe model {short(f'{name} {flavor}')!r}, and no preset has that "
             f"name; give --model PRESET or --model config.json{hint}"
         )
     source = f"model.name {short(name)} and model.flavor {short(flavor)}"
-    if isinstance(found, dict):
-        whole = {**known[_plain(name)]["all"], **found}
-        model = Section("model", ledger, name=f"{name}-{flavor}".lower().replace("_", "-"))
-        for field, value in whole.items():
-            model[field] = value
-        ledger.took("model", model["name"], f"{source}, of torchtitan's registry")
-        return model
-    ledger.took("model", found, source)
-    return found
-
-
-def _plain(name: str) -> str:
-    """A model's name as the table has it: the same for `llama3`, `graph_trainer.llama3` and `llama3_ft`."""
-    return name.rpartition(".")[2].lower().replace("-", "_").removesuffix("_ft")
+    called = found if isinstance(found, str) else f"{name}-{flavor}".lower().replace("_", "-")
+    ledger.took("model", called, source if isinstance(found, str) else f"{source}, of torchtitan's registry")
+    if not {plain, f"{plain} {flavor}"}.isdisjoint(known["towers"]):
+        ledger.ignore("the vision encoder", "", "the language model alone is priced", matters=True)
+    return found if isinstance(found, str) else Section("model", ledger, **{"name": called, **family["all"], **found})
 
 
 DEFAULT = "torchtitan's default"
@@ -313,7 +297,11 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
     """A scenario's sections. Raises SpecError: a model or a schedule that flopcast does not know, or a value that
     breaks a rule."""
     ledger = file.ledger
-    keys = _dotted(file.data if file.data is not None else settings_in_python(file), ledger)
+    data = file.data if file.data is not None else settings_in_python(file)
+    keys = Keys({name: value for name, value in flat(data, DEEPEST) if value != {}}, ledger, KIND)
+    for name in ("compile", "float8", "mx", "quantize", "optimizer", "experimental", *_SECTIONS[:3], "model"):
+        if keys.raw(name) is not None:
+            raise keys.wrong(name, keys.raw(name), "must hold keys of its own")
     model: Any = file.model if file.model is not None else read_flavor(keys)
     model = _further_tokens(model, keys, ledger)
     shape = whole_shape(model)
@@ -339,15 +327,6 @@ def read_torchtitan(file: Foreign) -> dict[str, Any]:
         keys.below(prefix).leave()
     keys.leave()
     return {**recipe.sections, "model": model, "cluster": machine.section(gpus)}
-
-
-def _dotted(data: Mapping[str, Any], ledger: Ledger) -> Keys:
-    """Settings as keys with dots, such as `training.steps`. Raises SpecError: a section that is none."""
-    keys = Keys({name: value for name, value in flat(data, DEEPEST) if value != {}}, ledger, KIND)
-    for name in ("compile", "float8", "mx", "quantize", "optimizer", "experimental", *_SECTIONS[:3], "model"):
-        if keys.raw(name) is not None:
-            raise keys.wrong(name, keys.raw(name), "must hold keys of its own")
-    return keys
 
 
 def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
