@@ -64,7 +64,12 @@ def _value(node: ast.expr, scope: Any, line: int) -> Any:
         case ast.Name(name):
             return scope.lookup(name)
         case ast.Attribute(owner, name):
-            return _attribute(value_of(owner, scope), name, line)
+            base = value_of(owner, scope)
+            if isinstance(base, (Imported, Class)):
+                return Imported(f"{base.name}.{name}")
+            if isinstance(base, Made):
+                return base.part(name, line)
+            return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {name}", line)
         case ast.BinOp(left, sign, right):
             one, another = known(value_of(left, scope), value_of(right, scope))
             return _reckoned(sign, one, another, line)
@@ -132,12 +137,12 @@ def _same(left: Any, right: Any) -> bool:
     return left is right or (type(left) is type(right) and isinstance(left, (Imported, bool)) and left == right)
 
 
-def _attribute(base: Any, name: str, line: int) -> Any:
-    if isinstance(base, (Imported, Class)):
-        return Imported(f"{base.name}.{name}")
-    if isinstance(base, Made):
-        return base.part(name, line)
-    return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {name}", line)
+def _tried(why: str, line: int, work: Callable[..., Any], *args: Any, **fields: Any) -> Any:
+    """What a function of Python's makes of plain values. Raises Unknown: it fails."""
+    try:
+        return work(*args, **fields)
+    except FAILURES:
+        raise Unknown(why, line) from None
 
 
 def _reckoned(sign: ast.operator, left: Any, right: Any, line: int) -> Any:
@@ -147,12 +152,10 @@ def _reckoned(sign: ast.operator, left: Any, right: Any, line: int) -> Any:
     formats = isinstance(sign, ast.Mod) and bool(sizes)
     if work is None or formats or (sizes and sum(sizes) * max(1, times) > LONGEST):
         raise Unknown("of BinOp", line)
-    try:
-        if isinstance(sign, ast.Pow) and (abs(right) > 64 or abs(left) > 10**6):
-            raise Unknown("of a large power", line)
-        result = work(left, right)
-    except FAILURES:
-        raise Unknown("of arithmetic that fails", line) from None
+    fails = "of arithmetic that fails"
+    if isinstance(sign, ast.Pow) and _tried(fails, line, lambda: abs(right) > 64 or abs(left) > 10**6):
+        raise Unknown("of a large power", line)
+    result = _tried(fails, line, work, left, right)
     if isinstance(result, (int, float)) and not -LARGEST <= result <= LARGEST:
         raise Unknown("of a number too large", line)
     return result
@@ -161,23 +164,17 @@ def _reckoned(sign: ast.operator, left: Any, right: Any, line: int) -> Any:
 def _compared(left: Any, signs: Sequence[ast.cmpop], others: Sequence[ast.expr], scope: Any, line: int) -> bool:
     for sign, each in zip(signs, others, strict=True):
         left, right = known(left, value_of(each, scope))
-        if _incomparable(left, right, sign):
+        if isinstance(sign, (ast.Is, ast.IsNot)):
+            elsewhere = any(isinstance(side, Made) and not side.sure for side in (left, right))
+        else:
+            elsewhere = isinstance(left, (Made, Imported)) or isinstance(right, (Made, Imported))
+            elsewhere = elsewhere and not (isinstance(left, Imported) and isinstance(right, Imported))
+        if elsewhere:
             raise Unknown("of comparing what another file says", line)
-        try:
-            if not _SIGNS[type(sign)](left, right):
-                return False
-        except TypeError:
-            raise Unknown("of comparing what does not compare", line) from None
+        if not _tried("of comparing what does not compare", line, _SIGNS[type(sign)], left, right):
+            return False
         left = right
     return True
-
-
-def _incomparable(left: Any, right: Any, sign: ast.cmpop) -> bool:
-    """Whether two values are of other files, so that nobody here can compare them."""
-    if isinstance(sign, (ast.Is, ast.IsNot)):
-        return any(isinstance(each, Made) and not each.sure for each in (left, right))
-    outside = [isinstance(each, (Made, Imported)) for each in (left, right)]
-    return any(outside) and not all(isinstance(each, Imported) for each in (left, right))
 
 
 def _mapping(node: ast.Dict, scope: Any) -> Any:
@@ -211,10 +208,7 @@ def _part(base: Any, place: ast.expr, scope: Any, line: int) -> Any:
     base, at = known(base, None if isinstance(place, ast.Slice) else value_of(place, scope))
     if not isinstance(base, (dict, list, tuple, str)) or at is None or not _is_key(at):
         raise Unknown("of a part", line)
-    try:
-        return base[at]
-    except FAILURES:
-        raise Unknown(f"of {at!r:.30}, which is not among what is there", line) from None
+    return _tried(f"of {at!r:.30}, which is not among what is there", line, operator.getitem, base, at)
 
 
 def _call(node: ast.Call, scope: Any, line: int) -> Any:
@@ -316,18 +310,21 @@ def _builtin(name: str, args: list[Any], fields: dict[str, Any], line: int) -> A
             return True if name == "hasattr" else owner.fields[part]
         raise Unknown(f"another file says whether there is {part:.40}", line)
     args = known(*args)
-    kinds = {type(each) for each in args}
-    try:
-        if name == "isinstance" and type(args[0]) in {*_SIMPLE, type(None)} and isinstance(args[1], Imported):
-            return isinstance(args[0], {each.__name__: each for each in _SIMPLE}[args[1].name])
-        if name in _PLAIN and not fields and args and kinds <= _SIMPLE:
-            return _PLAIN[name](*args)
-        if name == "dict" and kinds <= {dict}:
-            return {key: value for each in [*args, fields] for key, value in each.items()}
-        if name in ("list", "tuple") and kinds <= {list, tuple, dict}:
-            return (tuple if name == "tuple" else list)(args[0] if args else ())
-    except FAILURES:
-        raise Unknown(f"of {name}() of something else", line) from None
+    kinds, why = {type(each) for each in args}, f"of {name}() of something else"
+    if (
+        name == "isinstance"
+        and len(args) == 2
+        and isinstance(args[1], Imported)
+        and type(args[0]) in (*_SIMPLE, NoneType)
+    ):
+        meant = {each.__name__: each for each in _SIMPLE}
+        return isinstance(args[0], _tried(why, line, meant.__getitem__, args[1].name))
+    if name in _PLAIN and not fields and args and kinds <= _SIMPLE:
+        return _tried(why, line, _PLAIN[name], *args)
+    if name == "dict" and kinds <= {dict}:
+        return {key: value for each in [*args, fields] for key, value in each.items()}
+    if name in ("list", "tuple") and kinds <= {list, tuple, dict}:
+        return (tuple if name == "tuple" else list)(args[0] if args else ())
     raise Unknown(f"of {name}()", line)
 
 
@@ -344,8 +341,5 @@ def _method(base: Any, name: str, args: list[Any], fields: dict[str, Any], line:
     of_text = isinstance(base, str) and (fields or not all(isinstance(each, (str, tuple, int)) for each in args))
     if name not in _METHODS.get(type(base), ()) or len(base) > LONGEST or of_text:
         raise Unknown(f"of {name}()", line)
-    try:
-        result = getattr(base, name)(*args, **fields)
-    except FAILURES:
-        raise Unknown(f"of {name}() that fails", line) from None
+    result = _tried(f"of {name}() that fails", line, getattr(base, name), *args, **fields)
     return list(result) if name in ("keys", "values", "items") else result

@@ -3,7 +3,8 @@
 `checks` come first, `rows` when the settings are read, `after` when the scenario is. Conditions name fields as far as
 they are told, else as a scenario has them (plan.tp), facts of the run (run.model, None where it says none), what rows
 have learned, and: `told`, fields that are told; `top`, the file's first keys; `parts`, dotted names of its mappings;
-`left`, first parts of keys that nobody took; `settings`, keys that were taken; `given` and `given_cluster`, the caller's model and cluster. The verbs:
+`left`, first parts of keys that nobody took; `settings`, keys that were taken; `given` and `given_cluster`, the
+caller's model and cluster. The verbs:
 
 text, whole, needed, number, flag, any : take a value by one of its keys, under a name. peek : look at it.
 list : all values of an argument. switches : fields of sections that switches set, as groups of the table list them.
