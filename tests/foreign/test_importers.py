@@ -163,31 +163,7 @@ SCRIPT = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 256 --num-attention-heads 8"
     " --seq-length 512 --bf16 "
 )
-MIXTURE = "--num-experts 8 --moe-router-topk 2 "
 PIPELINE = "--pipeline-model-parallel-size 4 "
-
-
-@rows(
-    ("text", "fields"),
-    [
-        (EXPERTS + "--moe-layer-freq [0,0,1,1,1]", {"num_dense_layers": 2}),
-        *((SCRIPT + more, fields) for more, fields in [
-        (MIXTURE + "--moe-layer-freq 2", {"mlp_layer_types": ("sparse", "dense")}),
-        (MIXTURE + "--moe-layer-freq '([0]+[1])*4'", {"mlp_layer_types": ("dense", "sparse")}),
-        (MIXTURE + "--moe-layer-freq [1]*7+[0]", {"mlp_layer_types": ("sparse",) * 7 + ("dense",)}),
-        (MIXTURE + "--moe-layer-freq [0]*3+[1]*5", {"mlp_layer_types": ("sparse",), "num_dense_layers": 3}),
-        ("--window-size '(127, 0)' --window-attn-skip-freq 4", {"layer_types": ("sliding_attention",) * 3 + ("full_attention",), "sliding_window": 128}),
-        ("--window-size 127,0 --window-attn-skip-freq '([0]+[1]*3)*2'", {"layer_types": ("full_attention",) + ("sliding_attention",) * 3}),
-        ("--window-size -1,0", {"layer_types": ("full_attention",)}),
-        ("--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --linear-num-value-heads 16",
-         {"layer_types": ("gated_delta_net",) * 3 + ("full_attention",), "linear_num_heads": 16}),
-        ("--attention-output-gate", {"attention_gate": True}),
-        ]),
-    ],
-)  # fmt: skip
-def test_kinds_of_layers_in_scripts(text, fields):
-    model = import_text(text, "run.sh").scenario().model
-    assert {name: getattr(model, name) for name in fields} == fields
 
 
 def test_a_hybrid_model_as_megatron_starts_it():
@@ -435,32 +411,6 @@ REFUSED_CONFIGS = [  # changes of a Llama's config, why
     ({"tie_word_embeddings": "yes"}, "must be true or false"),
     ({"hidden_dropout": 1.5}, "must be below 1"),
 ]  # fmt: skip
-REFUSED_SCRIPTS = [  # command, why
-    *((EXPERTS + more, why) for more, why in [
-        ("--moe-layer-freq 0", "must be a whole number from 1, or a list such as"),
-        ("--moe-layer-freq '__import__(\"os\").system(\"touch owned\")'", "must be a whole number from 1, or a list"),
-        ("--moe-layer-freq [1]*9999+[0,0,0]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999+[1]*9999", "more than 100,000"),
-        ("--moe-layer-freq [0]*3+[1]*3", "lists 6 layers, but there are 5"),
-        ("--moe-router-topk 9", "must be 1 to num_experts 8"),
-        ("--expert-model-parallel-size 3", "ep = 3 must divide model.num_experts"),
-        ("--expert-tensor-parallel-size 2", "etp 2 must be 1 .* or tp = 1"),
-        ("--tensor-model-parallel-size 2 --sequence-parallel", "experts of model .* have biases"),
-        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Ett|t|tL'", "has 3 stages, no multiple of the 2"),
-        ("--pipeline-model-parallel-layout '$(touch owned)'", "cannot be read"),
-    ]),
-    *((SCRIPT + more, why) for more, why in [
-        ("--hybrid-override-pattern M-*X", "must say the layers by M . G - E, not 'X'"),
-        ("--hybrid-override-pattern M-*-", "--num-layers 8, but the pattern has 4 layers"),
-        ("--window-size 7", "must be two numbers, such as 128,0"),
-        ("--experimental-attention-variant dsa", "'dsa' is not modelled"),
-        (PIPELINE + "--decoder-first-pipeline-num-layers 3", "leave 5 of 8 layers, which 3 ranks cannot share evenly"),
-        (PIPELINE + "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 3"
-         " --num-virtual-stages-per-pipeline-rank 2", "a rank's 1 layers do not make 2 virtual stages"),
-        (PIPELINE + "--pipeline-model-parallel-layout 'Et|tt|tt|ttL'", "7 layers|7 t"),
-        (PIPELINE + "--pipeline-model-parallel-layout 'Ett|tt|xx|ttL'", "'x' is none of E"),
-    ]),
-    (f"{SCRIPT} --use-precision-aware-optimizer --exp-avg-dtype fp6", "--exp-avg-dtype 'fp6' must be one of fp32"),
-]  # fmt: skip
 REFUSED_STAGES = [  # lines of torchtitan's section, why
     (f"module_fqns_per_model_part = {json.dumps(FQNS[:-1])}", "must list each stage's modules"),
     (f"module_fqns_per_model_part = {json.dumps([FQNS[0] + FQNS[1], *FQNS[2:]])}", "has 3 stages, no multiple of"),
@@ -488,7 +438,6 @@ REFUSED_TEXTS = [  # text, name of the file, why
 ]  # fmt: skip
 REFUSED = [
     *((config(**changes), "config.json", why) for changes, why in REFUSED_CONFIGS),
-    *((text, "run.sh", why) for text, why in REFUSED_SCRIPTS),
     *((titan(more), "train.toml", why) for more, why in REFUSED_STAGES),
     *REFUSED_TEXTS,
 ]
