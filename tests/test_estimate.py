@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from sim.errors import InfeasiblePlan
-from sim.estimate import estimate
+from sim import estimate, load_scenario
+from sim.engines import des
+from sim.errors import InfeasiblePlan, ScheduleError
 from sim.pricing.cells import layer_costs
-from sim.specs import Scenario, build_scenario, load_scenario
+from sim.schedules import build, build_order
+from sim.specs import Scenario, build_scenario
 from tests.rows import rows
 
 # Narayanan et al. 2021, arXiv:2104.04473, table 1: TFLOP/s per GPU, recomputation counted.
@@ -162,3 +164,16 @@ def test_remedies_are_tried_before_they_are_offered(scenarios, changes, says):
     answer = estimate(load_scenario(scenarios / "gpt3-175b-1024-a100.yaml", changes))
     with pytest.raises(InfeasiblePlan, match=says):
         answer.require_fit()
+
+
+def test_orders_that_do_not_repeat_soon_are_refused_before_they_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(build, "MOST_ACTIONS", 600)
+    with pytest.raises(ScheduleError, match=r"do not repeat before .* placed by what they take"):
+        build_order("v_half", 8, 2, 100_000, fold=True, times=(1.0, 1.217, 0.731, 0.093))
+
+
+def test_events_by_the_million_are_left_to_the_exact_engine(scenarios, monkeypatch):
+    scenario = load_scenario(scenarios / "megatron-2021" / "18.4b.yaml")
+    monkeypatch.setattr(des, "MOST_ACTIONS", 1)
+    with pytest.raises(ScheduleError, match="engine dag gives the same times"):
+        estimate(scenario, engine="des")

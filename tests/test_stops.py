@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 from rows import rows
@@ -69,3 +71,11 @@ def test_a_name_stands_for_a_whole_file(tmp_path):
     path.chmod(0o640)
     write_text(path, "new")
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
+
+
+def test_whatever_comes_in_is_answered_or_refused():
+    asked = "--inputs 8 --seconds 100 --seed 7 --workers 1"
+    command = [sys.executable, "-m", "tests.fuzz", *asked.split()]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert " 0 faults" in found.stdout

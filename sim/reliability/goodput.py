@@ -2,7 +2,7 @@
 
 Failures strike as a Poisson process. Work since the last checkpoint is lost; the job restarts, and if hardware failed
 and no spare node is left it waits for a repair first. `goodput` is exact for this process, which the tests play failure
-by failure (`tests/reliability/played.py`).
+by failure (`tests/reliability/test_reliability.py`).
 
 .. [1] Grattafiori et al. 2024, "The Llama 3 herd of models", arXiv:2407.21783, section 3.3.4 and table 5.
 .. [2] Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps",

@@ -1,12 +1,13 @@
-"""A pipeline that drains several times a step: by hand, against one flush, and on every engine."""
+"""A pipeline that drains several times a step, and updates that wait for their own gradients' sum."""
 
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from sim import estimate, load_scenario
+from sim import build_scenario, estimate, load_scenario
 from sim.engines import Program, run
+from sim.engines.program import waited_reduction
 from sim.schedules import build_order
 from sim.traffic.exchanges import step_collectives
 
@@ -87,3 +88,39 @@ def test_sums_at_the_last_flush_alone_take_less(scenario_of):
     between = every.timeline.program.between_flushes_s
     assert every.step_time_s - last.step_time_s == pytest.approx(3 * between[0], rel=1e-6)
     assert not last.timeline.program.between_flushes_s.any()
+
+
+GPT_2 = {
+    "model": {"preset": "gpt2-1.2b", "name": "gpt2"}, "cluster": {"preset": "piz-daint", "num_nodes": 32},
+    "stack": "pipedream", "profile": "p100",
+    "training": {"global_batch_size": 64, "sequence_length": 512, "precision": "fp32"},
+    "plan": {"pp": 8, "dp": 4, "microbatch_size": 1, "schedule": "pipedream_2bw", "recompute": "full"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reduce", "tail", "backward", "hidden", "left"),
+    [
+        (5.0, 1.0, 2.0, 1.0, 3.0),  # longer than the backward: what comes after it
+        (5.0, 1.0, 9.0, 1.0, 1.0),  # shorter: the last bucket
+        (5.0, 1.0, 2.0, 0.5, 4.0),  # half of what is beside it is taken from the backward
+        (0.0, 0.0, 2.0, 1.0, 0.0),
+        (0.5, 1.0, 2.0, 1.0, 0.5),  # one bucket is all
+    ],
+)
+def test_what_one_backward_leaves(reduce, tail, backward, hidden, left):
+    assert waited_reduction(*map(np.array, (reduce, tail, backward)), hidden) == pytest.approx(left)
+
+
+def step_s(*changes):
+    return estimate(build_scenario(GPT_2, changes)).step_time_s
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
+def test_waiting_lies_between_hiding_and_not(schedule):
+    plan = f"plan.schedule={schedule}"
+    hidden, waited, after = (
+        step_s(plan, *changes)
+        for changes in (("stack.reduce_waited_for=false",), (), ("stack.overlap_grad_reduce=false",))
+    )
+    assert hidden < waited < after

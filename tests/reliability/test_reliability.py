@@ -1,19 +1,26 @@
-"""Goodput: published counts, worked optima, and the closed form against the failures played one by one."""
+"""Goodput: published counts, worked optima, the closed form against failures played one by one; and prices."""
 
 import math
+from collections.abc import Iterator
+from datetime import date
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import simulate_goodput
 from rows import called, refusals
 
+from sim.arrays import FloatArray, Number
 from sim.errors import SpecError
+from sim.reliability.cost import Price, listed_price
 from sim.reliability.goodput import (
     GPU_MTBF_S,
     Checkpoints,
     Failures,
+    Goodput,
     best_interval,
     daly_interval,
     goodput,
@@ -21,6 +28,8 @@ from sim.reliability.goodput import (
     slowdown,
     waiting_share,
 )
+from sim.specs.machines import price_list
+from sim.specs.presets import load_preset
 
 SHARES = ("useful", "checkpoints", "lost_work", "restarts", "waiting")
 LLAMA3_COUNTS = {
@@ -114,3 +123,101 @@ test_the_impossible_is_refused = refusals(SpecError, called, [
     (lambda: Failures(gpu_mtbf_s=float("inf")), "gpu_mtbf_s = inf"),
     (lambda: best_interval(-1.0, 100.0), "write_s = -1"),
 ])  # fmt: skip
+
+
+Repair = Literal["fixed", "exponential"]
+_BLOCK = 1024
+"""Random numbers drawn at once."""
+
+
+def simulate_goodput(
+    num_gpus: float,
+    checkpoints: Checkpoints,
+    failures: Failures | None = None,
+    num_failures: int = 20_000,
+    seed: int = 0,
+    repair: Repair = "fixed",
+) -> Goodput:
+    """Shares of wall-clock time over a run that sees `num_failures` failures.
+
+    The error falls as one over the root of that number. `repair` says whether every repair takes `failures.repair_s`,
+    or that on average.
+    """
+    failures = failures or Failures()
+    played = int(num_failures)
+    blocks = islice(_blocks(num_gpus, failures, seed, repair), -(-played // _BLOCK))
+    uptimes, waits = (np.concatenate(each)[:played] for each in zip(*blocks, strict=True))
+    restarts = np.full(played, failures.restart_s)
+    restarts[0] = 0.0
+    intervals = float(_saved_intervals(uptimes - restarts, checkpoints).sum())
+    kept, saving = intervals * checkpoints.interval_s, intervals * checkpoints.blocking_s
+    restarting, waiting = float(np.minimum(uptimes, restarts).sum()), float(waits.sum())
+    end = float(uptimes.sum()) + waiting
+    lost = end - kept - saving - restarting - waiting
+    return Goodput(*(part / end for part in (kept, saving, lost, restarting, waiting)))
+
+
+def _blocks(num_gpus: float, failures: Failures, seed: int, repair: Repair) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Yield the time until each failure strikes, and the wait for a repair after it.  [s]
+
+    The job lives without end, and its failures come in blocks. What it computes meanwhile does not change them.
+    """
+    rng = np.random.default_rng(seed)
+    mtbf = float(job_mtbf(num_gpus, failures.gpu_mtbf_s))
+    now = 0.0
+    away: list[float] = []  # when each node in repair comes back
+    while True:
+        uptimes = rng.exponential(mtbf, _BLOCK)
+        broken = np.flatnonzero(rng.random(_BLOCK) < failures.hardware_share)
+        repairs = rng.exponential(failures.repair_s, _BLOCK) if repair == "exponential" else None
+        waits = np.zeros(_BLOCK)
+        if failures.spare_nodes is not None:
+            strikes, waited = now + np.cumsum(uptimes), 0.0
+            for place, strike in zip(broken.tolist(), strikes[broken].tolist(), strict=True):
+                struck = strike + waited
+                while away and away[0] <= struck:
+                    heappop(away)
+                heappush(away, struck + (failures.repair_s if repairs is None else float(repairs[place])))
+                if len(away) > failures.spare_nodes:
+                    wait = heappop(away) - struck
+                    waits[place], waited = wait, waited + wait
+        yield uptimes, waits
+        now += float(uptimes.sum() + waits.sum())
+
+
+def _saved_intervals(running_s: Number, checkpoints: Checkpoints) -> FloatArray:
+    """Intervals safely written of those computed between a restart and the next failure. Takes arrays.
+
+    The checkpoint whose write was still going on in the background is lost.
+    """
+    period = checkpoints.interval_s + checkpoints.blocking_s
+    begun = np.floor(np.maximum(running_s, 0.0) / period)
+    since = running_s - begun * period
+    saved: FloatArray = np.where(since >= checkpoints.drain_s, begun, np.maximum(begun - 1.0, 0.0))
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "currency"),
+    [("2", 2.0, "USD"), (" 2.50 eur ", 2.5, "EUR"), ("€2.5", 2.5, "EUR"), ("3$", 3.0, "USD"), (".5 CHF", 0.5, "CHF")],
+)
+def test_prices_name_their_currency(text, amount, currency):
+    assert Price.read(text) == Price(amount, currency)
+    assert Price.read(str(Price(amount, currency))) == Price(amount, currency)
+
+
+@pytest.mark.parametrize("text", ["", "two", "-1", "0", "nan", "€2 EUR", "2 euros", "1e3", "٣", "2 EUR a day"])
+def test_what_is_no_price_is_refused(text):
+    with pytest.raises(SpecError, match="price"):
+        Price.read(text)
+
+
+def test_every_listed_price_names_its_page_its_day_and_a_machine():
+    for gpu, row in price_list().items():
+        assert load_preset("nodes", row["node"])["gpu"] == gpu
+        assert 0.1 < row["price"] < 20
+        assert date(2025, 1, 1) < date.fromisoformat(row["date"])
+        price = listed_price(load_preset("gpus", gpu)["name"])
+        assert price.amount == row["price"]
+        assert row["date"] in price.source
+        assert row["page"] in price.source

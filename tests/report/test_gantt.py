@@ -3,7 +3,7 @@
 import pytest
 
 from sim import schedule_names
-from sim.canvas import new_figure
+from sim.canvas import new_figure, write_figure
 from sim.errors import SpecError
 from sim.report.figures import save
 from sim.report.gantt import comparison_figure, gantt_figure
@@ -55,3 +55,17 @@ def test_what_comes_after_a_stream_is_left_out(view_of):
     across = [path.vertices[:, 0] for path in panel.collections[0].get_paths()]
     assert all(x[2] > x[0] for x in across)
     assert max(x.max() for x in across) < view.horizon
+
+
+@pytest.mark.parametrize("ending", [".svg", ".png", ".pdf"])
+def test_the_same_figure_is_the_same_bytes(tmp_path, ending):
+    """No date is written, and no name is drawn at random."""
+    written = []
+    for name in ("one", "two"):
+        figure = new_figure(4, 3)
+        figure.subplots().plot([1, 2], [3, 4], "o-")
+        write_figure(figure, tmp_path / f"{name}{ending}", 50)
+        written.append((tmp_path / f"{name}{ending}").read_bytes())
+    assert written[0] == written[1]
+    assert b"dc:date" not in written[0]
+    assert b"CreationDate" not in written[0]
