@@ -1,17 +1,38 @@
 """The loop by its formula, and laws that it must obey."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InfeasiblePlan
+from sim.rl.inference import Inference, RolloutPool
 from sim.rl.rollout import batch_time, period_of, steady_time
+from sim.rl.samples import Samples, lognormal_lengths
+from sim.specs import build_scenario
 
 SLACK = 1.02
 """Cells of tokens and periods that do not quite repeat."""
-LAWS = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAWS = settings(max_examples=6, deadline=None)
+
+
+@cache
+def small():
+    """A 4B model on H100: a scenario whose plan does not matter."""
+    training = {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16"}
+    return build_scenario({"model": "qwen3-4b", "cluster": "superpod-h100", "plan": {}, "training": training}, [])
+
+
+def make_pool(gpus=4, running=1024, **how):
+    """A pool of so many GPUs, each a replica that decodes at most `running` sequences."""
+    return RolloutPool(small(), Inference(most_running=running, **how), gpus, 1)
+
+
+def make_samples(prompts=32, spread=0.8):
+    """A batch of prompts with eight responses each."""
+    return Samples(prompts, 8, 200.0, lognormal_lengths(1000.0, 4000.0, spread))
 
 
 def played(written_s, training_s, sync_s, depth, steps=200):
@@ -26,7 +47,7 @@ def played(written_s, training_s, sync_s, depth, steps=200):
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 4])
 @pytest.mark.parametrize("training_s", [2.0, 9.0, 30.0])
-def test_batches_go_round_as_the_longest_cycle(make_pool, make_samples, depth, training_s):
+def test_batches_go_round_as_the_longest_cycle(depth, training_s):
     pool, samples = make_pool(running=4096), make_samples()
     period = period_of(pool, samples, training_s, 0.5, depth=depth)
     least = max(steady_time(pool, samples), training_s) + 0.5 if depth else 0.0
@@ -34,14 +55,14 @@ def test_batches_go_round_as_the_longest_cycle(make_pool, make_samples, depth, t
     assert period.seconds == pytest.approx(expected, rel=0.02)
 
 
-def test_tools_are_waited_for_in_every_response(make_pool, make_samples):
+def test_tools_are_waited_for_in_every_response():
     pool, plain = make_pool(), make_samples()
     agents = replace(plain, turns=8, tool_s=2.5)
     loop = {"training_s": 10.0, "sync_s": 1.0}
     assert period_of(pool, agents, **loop).seconds == pytest.approx(period_of(pool, plain, **loop).seconds + 20.0)
 
 
-def test_depth_0_is_the_sum_of_its_parts(make_pool, make_samples):
+def test_depth_0_is_the_sum_of_its_parts():
     pool, samples = make_pool(), make_samples()
     loop = {"training_s": 10.0, "sync_s": 1.0, "reward_s": 2.0}
     period = period_of(pool, samples, **loop)
@@ -53,7 +74,7 @@ def test_depth_0_is_the_sum_of_its_parts(make_pool, make_samples):
     training=st.floats(0.5, 40), sync=st.floats(0, 2), depth=st.sampled_from([0, 0.5, 1, 2, 3, 5]),
     running=st.sampled_from([8, 64, 1024]), spread=st.floats(0.2, 1.3),
 )  # fmt: skip
-def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, sync, depth, running, spread):
+def test_no_period_is_less_than_a_pools_work(training, sync, depth, running, spread):
     pool, samples = make_pool(4, running), make_samples(spread=spread)
     period = period_of(pool, samples, training, sync, depth=depth)
     assert period.seconds >= (training + sync) * (1 - 1e-9)
@@ -66,9 +87,7 @@ def test_no_period_is_less_than_a_pools_work(make_pool, make_samples, training, 
     training=st.floats(0.5, 40), gpus=st.integers(1, 12), depth=st.integers(0, 4), running=st.sampled_from([8, 1024]),
     more=st.sampled_from([{"depth": 1}, {"gpus": 1}, {"gpus": 12}]),
 )  # fmt: skip
-def test_more_depth_or_more_rollout_gpus_are_never_slower(
-    make_pool, make_samples, training, gpus, depth, running, more
-):
+def test_more_depth_or_more_rollout_gpus_are_never_slower(training, gpus, depth, running, more):
     samples, sizes = make_samples(prompts=64), {"gpus": gpus, "depth": depth}
     less, after = (
         period_of(make_pool(each["gpus"], running), samples, training, 0.3, depth=each["depth"]).seconds
@@ -77,7 +96,7 @@ def test_more_depth_or_more_rollout_gpus_are_never_slower(
     assert after <= less * SLACK
 
 
-def test_a_cache_with_no_room_says_what_would_help(make_pool, make_samples):
+def test_a_cache_with_no_room_says_what_would_help():
     pool = make_pool(memory_share=0.142)
     with pytest.raises(InfeasiblePlan) as error:
         batch_time(pool, make_samples())
