@@ -25,8 +25,7 @@ from sim.pricing.layouts import cost_model
 from sim.schedules import Order, get_schedule
 from sim.specs import Scenario
 from sim.specs.loading import as_scenario
-from sim.traffic.carried import busiest_links, link_bytes, use_by_level
-from sim.traffic.streams import Traffic, build_traffic
+from sim.traffic.streams import Traffic, build_traffic, busiest_links, link_bytes, use_by_level
 from sim.units import show_time
 
 

@@ -11,6 +11,7 @@ from sim.commands.options import Answer
 from sim.commands.progress import spinner
 from sim.errors import SpecError
 from sim.scaling.fit import NAMES, fit_loss, read_runs
+from sim.scaling.goal import Goal
 from sim.scaling.loss_laws import (
     BATCH_LAWS,
     BESIROGLU,
@@ -26,9 +27,7 @@ from sim.scaling.loss_laws import (
     get_law,
     mccandlish_batch,
     power_sum_loss,
-    steps_needed,
     tokens_for_loss,
-    tokens_needed,
 )
 from sim.specs import ModelSpec
 from sim.specs.presets import load_preset
@@ -169,9 +168,8 @@ def batch(name: str, *, tokens: str | None = None, loss: str | None = None, at: 
         law = BATCH_LAWS[name]
         rows[name] = {"batch_tokens": float(found), "data_overhead": law.data_overhead, "checked": law.checked}
         if asked is not None and law.data_overhead:
-            limit = float(mccandlish_batch(name, **facts))
-            steps, needed = steps_needed(data, asked, limit), tokens_needed(data, asked, limit)
-            rows[name] |= {"steps": float(steps), "tokens": float(needed)}
+            goal = Goal(params, data, float(mccandlish_batch(name, **facts)), final)
+            rows[name] |= {"steps": float(goal.steps(asked)), "tokens": float(goal.tokens(asked))}
     title = f"{show_short(params)} parameters on {show_short(data)} tokens, loss {final:.3f}"
     if asked is not None:
         title += f"; steps and tokens are for batches of {show_short(asked)} tokens"

@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.arrays import FloatArray, IntArray
-from sim.engines.max_plus import Played, play
+from sim.arrays import IntArray
+from sim.engines.max_plus import play
 from sim.engines.program import Program
-from sim.engines.tasks import Step, amounts_of, step_of, switches_of
+from sim.engines.tasks import amounts_of, step_of, switches_of
 from sim.engines.timeline import Timeline, timeline_of, waits_at_visits
 from sim.schedules import Order
 
@@ -17,31 +17,23 @@ from sim.schedules import Order
 def run(program: Program) -> Timeline:
     """Begin every task as soon as its stream is free and what it waits for has happened.
 
-    Exact for deterministic durations: the step time is the longest path through the tasks' waits.
+    Exact for deterministic durations: the step time is the longest path through the tasks' waits. A folded order is
+    played with as many micro-batches as it takes to reach the steady state.
     """
-    program, step, amounts, played = play_program(program)
-    order, graph = program.order, step.graph
-    begin, durations, waited = played.as_played(graph)[graph.event], amounts[graph.tasks.amount], None
+    played = None
+    while played is None:
+        order, on = program.order, switches_of(program)
+        step, amounts = step_of(order, on), amounts_of(program, on)
+        left_out = 0 if order.fold is None else order.fold.times
+        played = play(step.graph, amounts, program.costs.hidden_share, left_out)
+        program = program if played is not None else program.on(longer(order))
+    graph, waited = step.graph, None
+    begin, durations = played.as_played(graph)[graph.event], amounts[graph.tasks.amount]
     if program.costs.visits is not None:
         moved, repeated = played.times[graph.event], repetitions(order, played.blocks)
         waited = waits_at_visits(order, step, amounts, begin, moved, durations, repeated)
     period = played.seconds / played.blocks if played.blocks else None
     return timeline_of(program, "dag", step, begin, begin + durations, waited, period)
-
-
-def play_program(program: Program) -> tuple[Program, Step, FloatArray, Played]:
-    """Play the tasks of a program, with as many micro-batches as it takes to reach the steady state: (that program, its
-    tasks, their amounts, what was played)."""
-    while True:
-        order = program.order
-        if order.fold is None or order.fold.seen > order.fold.depth:  # else too few blocks to see anything repeat
-            on = switches_of(program)
-            step, amounts = step_of(order, on), amounts_of(program, on)
-            left_out = 0 if order.fold is None else order.fold.times
-            played = play(step.graph, amounts, program.costs.hidden_share, left_out)
-            if played is not None:
-                return program, step, amounts, played
-        program = program.on(longer(order))
 
 
 @lru_cache(maxsize=256)

@@ -6,11 +6,9 @@ what people change first, and each change that is named has been searched and fi
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, ClassVar
 
 from sim.errors import InfeasiblePlan
@@ -147,23 +145,11 @@ Way = tuple[str, FineTuning, str, int]
 
 
 def _first(ways: Sequence[Way]) -> tuple[str, Planned] | None:
-    """The first of some ways that fits. Of one GPU each way needs less memory than the one before."""
-
-    @cache
-    def tried(place: int) -> Planned | None:
-        _, asked, card, gpus = ways[place]
+    """The first of some ways that fits."""
+    for words, asked, card, gpus in ways:
         with suppress(InfeasiblePlan):
-            return asked.planned(card, gpus)
-        return None
-
-    def fits(place: int) -> bool:
-        return tried(place) is not None
-
-    places = range(len(ways))
-    alike = len({card for _, _, card, _ in ways}) == 1
-    first = bisect_left(places, True, key=fits) if alike else next(filter(fits, places), len(ways))
-    found = tried(first) if first < len(ways) else None
-    return None if found is None else (ways[first][0], found)
+            return words, asked.planned(card, gpus)
+    return None
 
 
 def _changes(asked: FineTuning, gpu: str, gpus: int) -> Iterator[tuple[str, list[Way]]]:

@@ -1,4 +1,8 @@
-"""What a training run is to reach: a number of tokens or a loss, as data and steps at any batch."""
+"""What a training run is to reach: a number of tokens or a loss, as data and steps at any batch.
+
+.. [1] McCandlish et al. 2018, "An empirical model of large-batch training", arXiv:1812.06162.
+.. [2] Kaplan et al. 2020, arXiv:2001.08361, equations 5.1 to 5.5.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,7 @@ from sim.scaling.loss_laws import (
     get_law,
     mccandlish_batch,
     power_sum_loss,
-    steps_needed,
     tokens_for_loss,
-    tokens_needed,
 )
 from sim.specs import ModelSpec
 from sim.units import show_short
@@ -46,13 +48,17 @@ class Goal:
     loss: float
     notes: tuple[str, ...] = ()
 
-    def tokens(self, batch_tokens: Number) -> Number:
-        """Data that the goal takes at a batch of so many tokens.  [tokens]"""
-        return tokens_needed(self.min_tokens, batch_tokens, self.critical_batch)
+    def tokens(self, batch: Number) -> Number:
+        """Data that the goal takes at a batch of so many tokens: E = E_min (1 + B/B_crit) [1]_.  [tokens]"""
+        require_positive(min_tokens=self.min_tokens, batch=batch, critical=self.critical_batch)
+        return np.asarray(self.min_tokens, dtype=float) * (1 + np.asarray(batch, dtype=float) / self.critical_batch)
 
-    def steps(self, batch_tokens: Number) -> Number:
-        """Optimizer steps that the goal takes at a batch of so many tokens."""
-        return steps_needed(self.min_tokens, batch_tokens, self.critical_batch)
+    def steps(self, batch: Number) -> Number:
+        """Optimizer steps that the goal takes at a batch of so many tokens.
+
+        S = S_min (1 + B_crit/B) with S_min = E_min / B_crit: the hyperbola (S/S_min − 1)(E/E_min − 1) = 1 [1]_ [2]_.
+        """
+        return self.tokens(batch) / np.asarray(batch, dtype=float)
 
     @property
     def least_steps(self) -> float:

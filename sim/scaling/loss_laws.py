@@ -227,23 +227,6 @@ def critical_batches(**facts: Number) -> dict[str, Number]:
     return {name: critical_batch(name, **facts) for name, law in BATCH_LAWS.items() if law.fact in facts}
 
 
-def steps_needed(min_tokens: Number, batch: Number, critical: Number) -> Number:
-    """Optimizer steps at `batch`, for a loss that takes `min_tokens` at a small batch.
-
-    S = S_min (1 + B_crit/B) with S_min = E_min / B_crit: the hyperbola (S/S_min − 1)(E/E_min − 1) = 1 [1]_ [2]_.
-
-    min_tokens : E_min, the data needed far below the critical batch. [tokens]
-    batch, critical : B and B_crit by McCandlish's definition. [tokens]
-    """
-    return tokens_needed(min_tokens, batch, critical) / np.asarray(batch, dtype=float)
-
-
-def tokens_needed(min_tokens: Number, batch: Number, critical: Number) -> Number:
-    """Tokens at `batch`, for a loss that takes `min_tokens` at a small batch: E = E_min (1 + B/B_crit).  [tokens]"""
-    require_positive(min_tokens=min_tokens, batch=batch, critical=critical)
-    return np.asarray(min_tokens, dtype=float) * (1 + np.asarray(batch, dtype=float) / critical)
-
-
 @dataclass(frozen=True, slots=True)
 class Optimum:
     """The best use of a compute budget.

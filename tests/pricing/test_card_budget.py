@@ -10,7 +10,7 @@ from sim import estimate
 from sim.engines.program import priced_order
 from sim.engines.wire import alone_rates
 from sim.pricing.layouts import cost_model
-from sim.traffic.carried import link_bytes
+from sim.traffic.streams import link_bytes
 
 
 def use_of_cards(scenario):

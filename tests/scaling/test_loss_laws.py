@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from rows import called, refusals, rows
 
 from sim.errors import SpecError
+from sim.scaling.goal import Goal
 from sim.scaling.loss_laws import (
     BATCH_LAWS,
     BESIROGLU,
@@ -27,9 +28,7 @@ from sim.scaling.loss_laws import (
     mccandlish_batch,
     power_sum_loss,
     repeated_data_loss,
-    steps_needed,
     tokens_for_loss,
-    tokens_needed,
     useful_params,
 )
 
@@ -195,7 +194,8 @@ def test_definitions_are_made_comparable():
 
 @given(sizes, sizes, st.floats(10, 13).map(lambda power: 10**power))
 def test_the_hyperbola(batch, critical, least):
-    steps, data = steps_needed(least, batch, critical), tokens_needed(least, batch, critical)
+    goal = Goal(1e9, least, critical, 2.0)
+    steps, data = goal.steps(batch), goal.tokens(batch)
     assert (steps * critical / least - 1) * (data / least - 1) == pytest.approx(1, rel=1e-6)
     assert steps * batch == pytest.approx(data)
 
