@@ -23,7 +23,7 @@ import numpy as np
 
 from sim.arrays import Array, FloatArray, IntArray
 from sim.errors import SpecError
-from sim.network.topology import Level, Topology
+from sim.network.topology import Topology
 
 Routing = Literal["ecmp", "adaptive"]
 ROUTINGS = ("ecmp", "adaptive")
@@ -152,8 +152,11 @@ def _switched(
 
     child_up, child_down = ([places[nics] for places in topology.places_of_nics] for nics in (source, target))
 
-    ports = [hashed(level.uplinks, i) for i, level in enumerate(levels[:-1])]
-    cables, switches = _climb(levels, child_up, ports)
+    # Cables, numbered within their group, and switches that are passed from the leaf to the top.
+    cables, switches = list[IntArray](), [np.zeros(1, dtype=np.int64)]
+    for i, (level, above) in enumerate(pairwise(levels)):
+        cables.append(switches[i] * level.uplinks + hashed(level.uplinks, i))
+        switches.append(_modulo(child_up[i] * level.cables_per_group + cables[i], above.switches))
 
     up, down, switch = [], [], switches[-1]
     for i in range(len(levels) - 2, -1, -1):
@@ -175,20 +178,6 @@ def _switched(
 def _modulo(numbers: IntArray, bound: int) -> IntArray:
     """Return numbers % bound, a power of two by its bits, which is many times as fast."""
     return numbers & (bound - 1) if bound & (bound - 1) == 0 else numbers % bound
-
-
-def _climb(
-    levels: tuple[Level, ...], child: list[IntArray], ports: list[IntArray]
-) -> tuple[list[IntArray], list[IntArray]]:
-    """Return cables (numbered within their group) and switches passed from the leaf to the top, by ports of switches.
-
-    child : places of the flows' groups among their parents' children, by level.
-    """
-    cables, switches = list[IntArray](), [np.zeros(1, dtype=np.int64)]
-    for i, (level, above) in enumerate(pairwise(levels)):
-        cables.append(switches[i] * level.uplinks + ports[i])
-        switches.append(_modulo(child[i] * level.cables_per_group + cables[i], above.switches))
-    return cables, switches
 
 
 _NAME = re.compile(r"([a-zA-Z_][\w ]*?)(\d+)(?:\.(cable|nic)(\d*))?")

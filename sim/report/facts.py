@@ -136,13 +136,6 @@ def layout_legend(layouts: str) -> str:
     return ", ".join([*letters, "| ends a stage"])
 
 
-def surer_words(answer: Estimate) -> str:
-    """What would make the step time better known; nothing if it was measured, or if measuring would hardly help."""
-    advice, measure = answer.would_raise, "flopcast anchor"
-    helps = bool(advice) and (measure not in advice or answer.interval.narrowed is not None)
-    return f"{advice} would help" if helps else ""
-
-
 def grade_words(answer: Estimate) -> str:
     """Why the step time is as well known as it is, and what would make it better known."""
     provenance, why = answer.scenario.profile.provenance, GRADE_WORDS[answer.grade]
@@ -155,24 +148,14 @@ def grade_words(answer: Estimate) -> str:
     if answer.grade == "like measured runs" and provenance.measured:
         one = len(provenance.measured) == 1
         why = "one other run of yours was measured" if one else "other runs of yours were measured"
-    return "; ".join(filter(None, (why, surer_words(answer))))
-
-
-def sure_words(answer: Estimate) -> str:
-    """How far the step time may be off, why, and what would help."""
-    return f"{factors(answer)} (90 %); {grade_words(answer)}"
+    advice, measure = answer.would_raise, "flopcast anchor"
+    helps = advice and (measure not in advice or answer.interval.narrowed is not None)  # else measuring hardly does
+    return f"{why}; {advice} would help" if helps else why
 
 
 def factors(answer: Estimate) -> str:
     """The interval of the step time as factors of it."""
     return f"{answer.interval} times the step time"
-
-
-def _total_note(answer: Estimate) -> str:
-    """The interval of the whole job's rate, and whether recomputed FLOPs are among it."""
-    flop = answer.total_flop_per_s * answer.step_time_s
-    limits = between(*(show(flop / step_s, "FLOP/s") for step_s in reversed(answer.step_time_interval_s)))
-    return f"90 %: {limits}{', recompute counted' * (answer.scenario.plan.recompute != 'none')}"
 
 
 def limit_words(answer: Estimate, most: int = 3) -> str:
@@ -203,10 +186,12 @@ def headline(answer: Estimate, per_gpu: Mapping[str, str]) -> list[Fact]:
     rates = {"model": (answer.model_flop_per_s_per_gpu, f"{answer.mfu:.1%} of peak (MFU{mark} {causal})")}
     if recompute:
         rates["hardware"] = (answer.hardware_flop_per_s_per_gpu, f"{answer.hfu:.1%} of peak (HFU)")
+    total = answer.total_flop_per_s
+    limits = between(*(show(total * answer.step_time_s / step_s, "FLOP/s") for step_s in (high, low)))
     facts = [
         Fact("Step time", show_time(answer.step_time_s), f"90 %: {show_time(low)} to {show_time(high)}"),
         Fact("Tokens", tokens_words(answer.tokens_per_s)),
-        Fact("Whole job", show(answer.total_flop_per_s, "FLOP/s"), _total_note(answer)),
+        Fact("Whole job", show(total, "FLOP/s"), f"90 %: {limits}{', recompute counted' * recompute}"),
         *(Fact(name, show(rates[of][0], "FLOP/s"), rates[of][1]) for of, name in per_gpu.items() if of in rates),
     ]
     if answer.training_time_s is not None and tokens is not None:

@@ -58,7 +58,9 @@ def opening(answer: Estimate) -> Group:
 
 def sure_and_limit(answer: Estimate) -> Padding:
     """How sure a step time is, and what limits it."""
-    return remarks({"How sure": say.sure_words(answer), "Limited by": say.limit_words(answer)})
+    return remarks(
+        {"How sure": f"{say.factors(answer)} (90 %); {say.grade_words(answer)}", "Limited by": say.limit_words(answer)}
+    )
 
 
 def faster_words(answer: Estimate, best: Estimate, lacking: str, command: str) -> str:

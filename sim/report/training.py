@@ -37,12 +37,14 @@ def training_view(training: Training, verbose: bool = False) -> Group:
     wall, around = ends(lambda run: show_time(run.wall_s))
     cost, of_cost = ends(lambda run: show_short(run.cost))
     tokens, most, fewest = (show_short(each.tokens) for each in (run, training.low, training.high))
+    profile = training.answer.scenario.profile
+    whose = profile.name + ", anchored" * bool(profile.provenance.measured)
     within = [] if most == fewest else [("Tokens", tokens, f"90 %: {fewest} to {most}")]
     rows: list[tuple[Any, ...]] = [
         *within,
         ("Wall clock", Text(wall, style="bold green"), "as given" if within else around),
         ("Cost", f"{cost} {run.currency}", of_cost),
-        ("Steps", f"{run.steps:,.0f}", _steps_words(training)),
+        ("Steps", f"{run.steps:,.0f}", f"of {show_time(run.step_time_s)} (profile {whose}), {tokens} tokens"),
         ("Work", *ends(lambda run: show_time(run.useful_s))),
     ]
     lost = {"checkpoints": goodput.checkpoints, "lost work": goodput.lost_work}
@@ -58,13 +60,6 @@ def training_view(training: Training, verbose: bool = False) -> Group:
     words = f"{show_count(run.tokens)} tokens in {words}" if within else words
     notes = assumptions(training.assumptions, verbose=verbose)
     return Group(heading(training.answer, words), "", indented(facts_table(rows)), *notes)
-
-
-def _steps_words(training: Training) -> str:
-    """How long a step takes, by which profile, and how many tokens all steps have."""
-    run, profile = training.run, training.answer.scenario.profile
-    anchored = ", anchored" * bool(profile.provenance.measured)
-    return f"of {show_time(run.step_time_s)} (profile {profile.name}{anchored}), {show_short(run.tokens)} tokens"
 
 
 def _saving(training: Training) -> Iterator[tuple[str, str, str]]:

@@ -7,28 +7,39 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from sim.costs.block import Host
+from sim.costs.collectives import Fabric
 from sim.errors import FlopcastError, SpecError, require_positive
-from sim.rl.inference import Inference, RolloutPool
+from sim.rl.inference import ACTIVATION_WIDTH, WIDTHS, Inference, RolloutPool, inference_params
 from sim.rl.rollout import Period, period_of, pools_with_room, steady_time
 from sim.rl.samples import Samples
-from sim.rl.trainer import (
-    PACKING,
-    Recipe,
-    TrainerWork,
-    reshard_time,
-    switch_time,
-    sync_time,
-    trainer_work,
-    with_replicas,
-)
+from sim.rl.trainer import PACKING, Recipe, TrainerWork, trainer_work, with_replicas
 from sim.specs import Scenario
 from sim.units import show_time
+from sim.work.operations import adapters_of
+from sim.work.sums import model_layers, params
 
 ENGINES = 0.85
 """Share of a predicted rate that an engine reaches: the median of 77 printed rates (`flopcast_validation.rl_runs`)."""
 MEASURED = (0.82, 1.6)
 """Measured over predicted steps: nine tenths of 64 of NeMo RL, each source counting as much
 (`flopcast_validation.rl_runs`)."""
+
+REFIT_S = 5.0
+"""What a framework takes for new weights besides sending them: they are named as the engine has them, caches are
+emptied and captured anew. Set on fifteen steps that NeMo RL timed by phase. [s]"""
+REFIT_BYTES_PER_S = 50e9
+"""Weights of a whole model that go from training to the engine on the same GPUs, tensor by tensor; from the same runs.
+[bytes/s]"""
+
+
+def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
+    """Weights of the model in the rollouts' format; of a frozen model its adapters in 16 bits. [bytes]"""
+    adapters = adapters_of(scenario.training)
+    if adapters is None:
+        return WIDTHS[pool.how.weights] * inference_params(pool.model)
+    layers = model_layers(scenario.model, adapters=adapters)
+    return ACTIVATION_WIDTH * sum(count * float(params(layer, adapters=True)) for count, _, layer in layers)
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,13 +59,30 @@ class RlStep:
 
     @cached_property
     def sync_s(self) -> float:
-        """Time to hand weights over. [s]"""
-        return (reshard_time if self.colocated else sync_time)(self.scenario, self.pool)
+        """Time from the update to the last replica with new weights.  [s]
+
+        On the same GPUs they go from training shards to rollout shards. Else every training GPU sends its shards by
+        its own card, and every rollout GPU takes its part by its own (slime, over RDMA; NeMo RL takes as long).
+        """
+        scenario, pool, nbytes = self.scenario, self.pool, synced_bytes(self.scenario, self.pool)
+        if self.colocated:
+            return REFIT_S + nbytes / REFIT_BYTES_PER_S
+        network = (fabric := Fabric.of(scenario.cluster, scenario.profile)).network
+        moved = max(pool.replicas * nbytes / scenario.plan.num_gpus, nbytes / pool.tp)
+        start = network.base_latency_s + network.hop_latency_s
+        return REFIT_S + float(start + moved / (network.in_training() * fabric.network_bytes_per_s))
 
     @cached_property
     def switch_s(self) -> float:
-        """Time of copies to the host and back, of GPUs that change sides. [s]"""
-        return switch_time(self.scenario, self.work.answer) if self.colocated else 0.0
+        """Copies of the training job's weights and optimizer to the host before rollouts, and back behind them.  [s]
+
+        Gradients and activations are freed, not copied.
+        """
+        if not self.colocated:
+            return 0.0
+        host, largest = Host.of(self.scenario.cluster.node, self.scenario.profile), self.work.answer.largest
+        nbytes = float(largest.weights + largest.optimizer)
+        return float(host.out_s(nbytes) + host.back_s(nbytes))
 
     @cached_property
     def period(self) -> Period:

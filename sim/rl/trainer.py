@@ -1,4 +1,4 @@
-"""What the training pool does with a batch (log-probabilities, gradient steps), and its weights sent on.
+"""What the training pool does with a batch: log-probabilities, gradient steps.
 
 A gradient step is the scenario's step at the batch that its samples make when they are packed into its sequences;
 forward passes alone run its forwards in the same pipeline.
@@ -11,63 +11,13 @@ from math import ceil
 
 import numpy as np
 
-from sim.costs.block import Host
-from sim.costs.collectives import Fabric
 from sim.engines.program import price_order
 from sim.errors import SpecError, require_not_negative, require_positive
 from sim.estimate import Estimate, estimate
 from sim.pricing.cells import plans_of
-from sim.rl.inference import ACTIVATION_WIDTH, WIDTHS, RolloutPool, inference_params
 from sim.rl.samples import Samples
 from sim.schedules import get_schedule
 from sim.specs import ParallelPlan, Scenario
-from sim.work.operations import adapters_of
-from sim.work.sums import model_layers, params
-
-REFIT_S = 5.0
-"""What a framework takes for new weights besides sending them: they are named as the engine has them, caches are
-emptied and captured anew. Set on fifteen steps that NeMo RL timed by phase. [s]"""
-REFIT_BYTES_PER_S = 50e9
-"""Weights of a whole model that go from training to the engine on the same GPUs, tensor by tensor; from the same runs.
-[bytes/s]"""
-
-
-def synced_bytes(scenario: Scenario, pool: RolloutPool) -> float:
-    """Weights of the model in the rollouts' format; of a frozen model its adapters in 16 bits. [bytes]"""
-    adapters = adapters_of(scenario.training)
-    if adapters is None:
-        return WIDTHS[pool.how.weights] * inference_params(pool.model)
-    layers = model_layers(scenario.model, adapters=adapters)
-    return ACTIVATION_WIDTH * sum(count * float(params(layer, adapters=True)) for count, _, layer in layers)
-
-
-def sync_time(scenario: Scenario, pool: RolloutPool) -> float:
-    """Time from the update to the last replica with new weights.  [s]
-
-    Every training GPU sends its shards by its own card, and every rollout GPU takes its part of the model by its own
-    (slime, over RDMA; NeMo RL takes as long).
-    """
-    network = (fabric := Fabric.of(scenario.cluster, scenario.profile)).network
-    nbytes = synced_bytes(scenario, pool)
-    moved = max(pool.replicas * nbytes / scenario.plan.num_gpus, nbytes / pool.tp)
-    start = network.base_latency_s + network.hop_latency_s
-    return REFIT_S + float(start + moved / (network.in_training() * fabric.network_bytes_per_s))
-
-
-def reshard_time(scenario: Scenario, pool: RolloutPool) -> float:
-    """Weights from training shards to rollout shards on the same GPUs.  [s]"""
-    return REFIT_S + synced_bytes(scenario, pool) / REFIT_BYTES_PER_S
-
-
-def switch_time(scenario: Scenario, answer: Estimate) -> float:
-    """Copies of the training job's weights and optimizer to the host before rollouts, and back behind them.  [s]
-
-    Gradients and activations are freed, not copied.
-    """
-    host = Host.of(scenario.cluster.node, scenario.profile)
-    nbytes = float(answer.largest.weights + answer.largest.optimizer)
-    return float(host.out_s(nbytes) + host.back_s(nbytes))
-
 
 PACKING = 0.95
 """Share of packed sequences that is samples, the rest padding. Assumed: first-fit packing of many short samples."""

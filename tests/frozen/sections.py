@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -270,7 +269,7 @@ def plans() -> Jobs:
 
 
 def shared() -> Jobs:
-    """Return what does not ship, or takes long: collected tables of runs and memory, public reports, corpora, networks."""
+    """Return what does not ship, or takes long: collected tables of runs and memory, public reports, networks."""
     jobs: Jobs = {f"1T, {tree}, {case}": partial(_shared_links, tree, case) for tree in TREES for case in CASES}
     place = shared_folder()
     if place is None:
@@ -282,12 +281,6 @@ def shared() -> Jobs:
             jobs |= {f"{path.stem} {name}": job for name, job in _runs(read_training_runs(path)).items()}
         jobs |= {f"wild {path.stem}": partial(_scenario, path)
                  for path in sorted((place / "wild/cases").glob("*.yaml"))}  # fmt: skip
-    corpus = os.environ.get("FLOPCAST_CORPUS")
-    if corpus is None:
-        print("skipped: FLOPCAST_CORPUS names no folder with files of other tools", file=sys.stderr)
-    else:
-        files = sorted(path for path in Path(corpus).rglob("*") if path.is_file())
-        jobs |= {str(path.relative_to(corpus)): partial(_in_corpus, Path(corpus), path) for path in files}
     return jobs
 
 
@@ -307,24 +300,6 @@ def _shared_links(tree: str, case: str) -> float:
 
 def _memory(path: Path) -> dict[str, Any]:
     return {f"row {outcome.row}": outcome.to_dict() for outcome in score_memory(path)}
-
-
-def _in_corpus(corpus: Path, path: Path) -> dict[str, Any]:
-    """Return what a file of a corpus says, by the options that the tests' tables have for it."""
-    name = str(path.relative_to(corpus))
-    return {
-        str(number): tried(partial(_imported, path, options))
-        for number, options in enumerate(_options().get(name, [{}]))
-    }
-
-
-@cache
-def _options() -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for table in sorted((ROOT / "tests/foreign/corpus").glob("*.yaml")):
-        for entry in yaml.safe_load(table.read_text(encoding="utf-8")):
-            found.setdefault(f"{entry['origin']}/{entry['path']}", []).append(entry.get("options", {}))
-    return found
 
 
 def tried(job: Callable[[], Any]) -> Any:

@@ -215,7 +215,7 @@ def _override(rng: random.Random) -> str:
 
 def _file(name: str, what: str, files: dict[str, bytes], rng: random.Random) -> str:
     """A damaged file of the kind that a verb reads; its name."""
-    kind = _kind_of_file(name, what, rng)
+    kind = _kind_of_file(name, what)
     if kind == "foreign" and rng.random() < 0.8:
         own, whole, _, _ = write(rng.choice([*KINDS, *FORMS]), rng)
         text, ending = changed_text(whole, rng) if rng.random() < 0.9 else whole.encode(), Path(own).suffix
@@ -254,31 +254,18 @@ def _damaged(path: Path, rng: random.Random) -> bytes:
     return changed_text(text, rng)
 
 
-def _kind_of_file(name: str, what: str, rng: random.Random) -> str:
-    match name.split(), what:
-        case ["import", *_], _:
-            return "foreign"
-        case ["calibrate", "fit"], _:
-            return "measurements"
-        case ["calibrate", "from-runs"], _:
-            return "runs"
-        case ["calibrate", "matters"], "scenario":
-            return "scenario"
-        case ["calibrate", *_], _:
-            return "profile"
-        case ["scaling", *_], _:
-            return "losses"
-        case ["validate", *_], "memory":
-            return "memory"
-        case ["validate", *_], _:
-            return "runs"
-        case _, "profile" | "log":
-            return what
-        case ["plan-pipeline"], _:
-            return rng.choice(["layers", "layers", "scenario"])
-        case ["rl"], _:
-            return "rl"
-    return "scenario"
+KINDS_OF_FILES = {
+    ("import", ""): "foreign", ("calibrate fit", ""): "measurements", ("calibrate from-runs", ""): "runs",
+    ("calibrate matters", "scenario"): "scenario", ("calibrate", ""): "profile", ("scaling", ""): "losses",
+    ("validate", "memory"): "memory", ("validate", ""): "runs", ("", "profile"): "profile", ("", "log"): "log",
+    ("plan-pipeline", ""): "layers", ("rl", ""): "rl",
+}  # fmt: skip
+"""Kinds of files by how a verb and an argument begin, the first that fits; scenarios elsewhere."""
+
+
+def _kind_of_file(name: str, what: str) -> str:
+    found = (kind for (verb, named), kind in KINDS_OF_FILES.items() if name.startswith(verb) and what.startswith(named))
+    return next(found, "scenario")
 
 
 @cache

@@ -9,8 +9,8 @@ import pytest
 from sim import InfeasiblePlan, SpecError, estimate, load_scenario
 from sim.rl.inference import Inference, RolloutPool
 from sim.rl.samples import Samples, lognormal_lengths
-from sim.rl.step import DEPTHS, best_split, colocated_step, same_gpus_colocated, split_step
-from sim.rl.trainer import REFIT_S, Recipe, forward_time, synced_bytes, trainer_work, with_replicas
+from sim.rl.step import DEPTHS, REFIT_S, best_split, colocated_step, same_gpus_colocated, split_step, synced_bytes
+from sim.rl.trainer import Recipe, forward_time, trainer_work, with_replicas
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "qwen3-30b-a3b-rl-32-h100.yaml"
 

@@ -111,7 +111,7 @@ def _timeline(answer: Estimate) -> tuple[str, str]:
     except FlopcastError as error:
         return "", str(error)
     note = "What each pipeline rank of one replica does, and the activations that it keeps."
-    return embedded(figure), note
+    return f"data:image/png;base64,{b64encode(as_png(figure, PAGE_DPI)).decode()}", note
 
 
 def residual_rows(profile: Profile) -> list[tuple[str, str, str]]:
@@ -159,11 +159,6 @@ def render(template: str, **data: Any) -> str:
     return str(_environment().get_template(template).render(**data))
 
 
-def embedded(figure: Any) -> str:
-    """A figure as the address of an image that stands in the page itself."""
-    return f"data:image/png;base64,{b64encode(as_png(figure, PAGE_DPI)).decode()}"
-
-
 class Bar(NamedTuple):
     """A row: pieces (class, number, begin, width) and a limit in percent of the axis, and its numbers in words."""
 
@@ -195,12 +190,6 @@ def memory_bars(answer: Estimate) -> list[Bar]:
     return bars
 
 
-def headline(answer: Estimate) -> list[facts.Fact]:
-    """The numbers people ask for first, and how sure the first of them is."""
-    step, *others = facts.headline(answer, {"model": "Per GPU, model", "hardware": "Per GPU, hardware"})
-    return [step, facts.Fact("How sure", facts.factors(answer), facts.grade_words(answer)), *others]
-
-
 def plan_table(result: SearchResult) -> dict[str, Any]:
     """What all of the best plans have, and columns of the rest."""
     plans = [each.scenario.plan for each in result.best]
@@ -212,11 +201,12 @@ def answer_data(answer: Estimate) -> dict[str, Any]:
     """What every page of an estimate shows: the question, the headline, the way from peak, memory, assumptions."""
     falls = facts.falls_of(answer)
     used = {row.group for row in falls}
+    step, *others = facts.headline(answer, {"model": "Per GPU, model", "hardware": "Per GPU, hardware"})
     return {
         "name": answer.scenario.name,
         "question": facts.question_words(answer),
         "plan": facts.plan_words(answer),
-        "facts": headline(answer),
+        "facts": [step, facts.Fact("How sure", facts.factors(answer), facts.grade_words(answer)), *others],
         "peak": show(answer.peak_flop_per_s, "FLOP/s"),
         "falls": falls,
         "groups": [(name, group.label) for name, group in facts.GROUPS.items() if name in used],
