@@ -55,8 +55,9 @@ class LossFit:
         return _percentiles(values, level)
 
     def params_interval(self, flop: float, level: float = 0.9) -> tuple[float, float]:
-        """Bootstrap interval of the compute-optimal number of parameters."""
-        return _percentiles(np.array([float(_form(row).allocation(flop)) for row in self.draws]), level)
+        """Bootstrap interval of the compute-optimal number of parameters, over draws whose loss falls with both."""
+        falling = self.draws[(self.draws[:, 3:] > 0).all(axis=1)]
+        return _percentiles(np.array([float(_form(row).allocation(flop)) for row in falling]), level)
 
     def law(self, name: str = "yours") -> LossLaw:
         """The fit as a law, to compare with the published ones."""
@@ -119,7 +120,7 @@ def fit_loss(runs: Floats, bootstraps: int = 200, seed: int = 0) -> LossFit:
     chosen = np.random.default_rng(seed).integers(0, logs.shape[1], (bootstraps, logs.shape[1]))
     with np.errstate(over="ignore"):
         draws = _constants(np.array([_minimised(best, logs[:, rows])[0] for rows in chosen]))
-    draws = draws[(np.isfinite(draws) & (draws > 0)).all(axis=1)]  # of some resamples no law that falls is near
+    draws = draws[np.isfinite(draws).all(axis=1) & (draws[:, :2] > 0).all(axis=1)]  # of some no power law is near
     if len(draws) < bootstraps / 2:
         raise SpecError("most resamples of these runs follow no power law, so none is known; give more runs")
     residual = float(np.sqrt(np.mean(_residuals(best, logs) ** 2)))
