@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from flopcast_calibration.readers.cases import read_measured
+from flopcast_calibration.readers.training_runs import read_measured
 from flopcast_validation.run import published_runs
 from flopcast_validation.runs.anchored import GIVEN, after_runs, sources
 from flopcast_validation.runs.intervals import known_only, left_out

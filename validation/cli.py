@@ -153,8 +153,7 @@ def _console(quiet: bool = False) -> Any:
 
 def _read(tables: list[Path], profile: str | None, settings: list[str], quiet: bool) -> Any:
     """Runs of tables, or those that ship; what is wrong with options and tables is said before any work."""
-    from flopcast_calibration.readers.cases import read_measured
-    from flopcast_calibration.readers.training_runs import unread_columns
+    from flopcast_calibration.readers.training_runs import read_measured, unread_columns
     from flopcast_validation.run import published_runs
 
     if not tables:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.measurement import read_journal
-from flopcast_calibration.readers import kineto, mamf_finder, nccl_tests, nvbandwidth, perftest, table
+from flopcast_calibration.readers import kineto, nccl_tests, programs, table
 from flopcast_calibration.readers.log import Log, Source, read_source
 from sim.errors import ProfileError
 
 #: name -> what a text of it holds, how it is read
 TEXTS: dict[str, tuple[re.Pattern[str], Callable[[Source], Log]]] = {
     "nccl-tests": (nccl_tests.LOOKS, nccl_tests.read),
-    "mamf-finder": (mamf_finder.LOOKS, mamf_finder.read),
-    "nvbandwidth": (nvbandwidth.LOOKS, nvbandwidth.read),
-    "perftest": (perftest.LOOKS, perftest.read),
+    "mamf-finder": (programs.MAMF_FINDER, programs.read_mamf_finder),
+    "nvbandwidth": (programs.NVBANDWIDTH, programs.read_nvbandwidth),
+    "perftest": (programs.PERFTEST, programs.read_perftest),
 }
 FORMATS = (
     "a journal of flopcast calibrate run (.jsonl)",

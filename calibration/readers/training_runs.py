@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +17,15 @@ from typing import Any
 
 from flopcast_calibration.readers.cells import ALIASES, FACTS, Row, Unmodelled, check_columns, number, override_cells
 from flopcast_calibration.readers.described import UNKNOWN, framework_name
-from flopcast_calibration.readers.families import family_of, sweep_of
 from flopcast_calibration.readers.open_fields import MemorySaving, Reading, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.files import MEASUREMENTS, read_text
-from sim.specs import Profile, Scenario
+from sim.specs import Profile, Scenario, load_scenario
 from sim.specs.frameworks import halves_attention
-from sim.specs.loading import resolve
+from sim.specs.loading import described, resolve
 from sim.specs.presets import NAME as DATASHEET
 from sim.specs.presets import split_profile
+from sim.specs.yaml12 import load_yaml
 from sim.work.sums import causal_flop, hardware_flop, model_flop, total_params
 
 SIZES = ("layers", "hidden", "heads")
@@ -298,3 +299,76 @@ def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: d
         raise known[key]
     found: Reading = known[key]
     return found
+
+
+def family_of(row: Row) -> str:
+    """Lineage of the source and the model: runs that share a recipe, which cross-validation leaves out together."""
+    source = str(row.get("source", "")).lower()
+    named = (lineage for words, lineage in FACTS["lineages"].items() if words in source)
+    lineage = next(named, re.sub(r"\W*\(.*", "", source))
+    name = re.sub(r"[^a-z0-9.]", "", str(row.get("model_name", "")).lower()).replace("3.1", "3")
+    return f"{lineage} / {name}"
+
+
+def lineage_of(family: str) -> str:
+    """A family's lineage: framework and organisation, what a run of someone else's differs by."""
+    return family.partition(" / ")[0]
+
+
+def sweep_of(row: Row) -> str:
+    """What a sweep of layouts keeps fixed."""
+    sizes = ("seq_len", "global_batch_seqs", "precision")
+    named = [row.get(name, "") for name in ("source", "gpu", "num_gpus", "model_name")]
+    fixed = (row.get(name) or row.get(ALIASES[name], "") for name in sizes)
+    return " | ".join(map(str, (*named, *fixed, row.get("framework", ""))))
+
+
+TABLE = "cases.csv"
+"""The table in such a folder: columns id, source and measured_step_s; the scenario of a row is cases/ID.yaml."""
+COLUMNS = ("id", "source", "measured_step_s")
+
+
+def read_measured(path: Path, profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
+    """Every measured run of a CSV, or of a folder of cases; parameters as `read_training_runs`."""
+    return (read_cases if path.is_dir() else read_training_runs)(path, profile, overrides)
+
+
+def read_cases(folder: Path, profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
+    """Every case of a folder, in the order of its table.
+
+    A folder without a table of cases, or a table that lacks a column, is a SpecError.
+    """
+    if not (folder / TABLE).is_file():
+        raise SpecError(f"{folder} has no {TABLE}; give a CSV of runs, or a folder with {TABLE} and cases/ID.yaml")
+    return [_case(folder, row, profile, overrides) for row in read_rows(folder / TABLE, COLUMNS)]
+
+
+def _case(folder: Path, row: dict[str, str], profile: str | None, overrides: Sequence[str]) -> Run:
+    """One case; a case that cannot be modelled says why."""
+    name, seconds = row["id"], row["measured_step_s"]
+    empty = Run(name, row["source"], row.get("gpu", ""), row.get("framework", ""), float("nan"), "iteration_s")
+    if not seconds:
+        return replace(empty, skipped="no step time was measured")
+    try:
+        path = folder / "cases" / f"{name}.yaml"
+        run = run_of(load_scenario(path, overrides, profile), float(seconds), row["source"], name)
+        return replace(run, files=(described(load_yaml(path), overrides),))
+    except (FlopcastError, ValueError) as error:
+        return replace(empty, skipped=str(error).partition("\n")[0])
+
+
+def run_of(scenario: Scenario, step_time_s: float, source: str = "measured here", name: str = "") -> Run:
+    """A scenario with its measured step time, as a row of a table of runs."""
+    return Run(
+        id=name or scenario.name,
+        source=source,
+        gpu=scenario.cluster.gpu.name,
+        framework=scenario.stack.framework or scenario.stack.name,
+        measured=step_time_s,
+        unit="iteration_s",
+        choices=(scenario,),
+        family=family_of({"source": source, "model_name": scenario.model.name}),
+        precision=scenario.training.precision,
+        framework_name=scenario.stack.framework,
+        dense=not scenario.model.num_experts,
+    )

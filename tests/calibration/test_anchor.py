@@ -9,7 +9,7 @@ from rows import mostly_thorough
 from typer.testing import CliRunner
 
 from flopcast_calibration.from_runs import fit_runs
-from flopcast_calibration.readers.cases import run_of
+from flopcast_calibration.readers.training_runs import run_of
 from sim import build_scenario, estimate, load_scenario
 from sim.cli import app
 from sim.errors import FlopcastError, SpecError

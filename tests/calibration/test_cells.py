@@ -13,8 +13,13 @@ from flopcast_calibration.readers.cells import (
     override_cells,
 )
 from flopcast_calibration.readers.described import framework_name, machine_of, model_named
-from flopcast_calibration.readers.families import family_of
-from flopcast_calibration.readers.training_runs import read_rows, read_run, read_training_runs, unread_columns
+from flopcast_calibration.readers.training_runs import (
+    family_of,
+    read_rows,
+    read_run,
+    read_training_runs,
+    unread_columns,
+)
 from flopcast_validation.run import runs_tables
 from sim.errors import SpecError
 from sim.estimate import estimate

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import Any
 
-from flopcast_calibration.readers.families import lineage_of
-from flopcast_calibration.readers.training_runs import Run
+from flopcast_calibration.readers.training_runs import Run, lineage_of
 from sim.commands.options import finite
 from sim.estimate import Estimate
 from sim.specs import Scenario

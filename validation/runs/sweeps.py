@@ -1,7 +1,7 @@
 """Sweeps of layouts: which one we would pick, which was the fastest, how alike the orders are.
 
-A sweep keeps machine, model, batch and precision (`flopcast_calibration.readers.families.sweep_of`) and the kernels;
-its runs differ in layout, and in what overlaps with compute, which may come with a schedule.
+A sweep keeps machine, model, batch and precision (`sweep_of` of `flopcast_calibration.readers.training_runs`) and the
+kernels; its runs differ in layout, and in what overlaps with compute, which may come with a schedule.
 """
 
 from __future__ import annotations
