@@ -48,8 +48,7 @@ def anchor(
     from rich.console import Console
 
     from flopcast_calibration.commands.shared import check_out
-    from flopcast_calibration.from_runs import fit_runs
-    from flopcast_calibration.priors import parameters_named
+    from flopcast_calibration.from_runs import fit_runs, parameters_named
     from flopcast_calibration.readers.training_runs import run_of
     from flopcast_calibration.write import write_runs_profile
     from sim.check import check_possible, explanations

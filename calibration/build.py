@@ -9,41 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from flopcast_calibration import points
-from flopcast_calibration.fit.kernels import (
-    NUMBER_BYTES,
-    bounds_met,
-    fit_attention,
-    fit_gemm,
-    fit_graph_launch,
-    fit_launch,
-    fit_max_efficiency,
-    fit_memory,
-    fit_state,
-    with_fitted,
-)
-from flopcast_calibration.fit.links import (
-    LINK_PRIOR,
-    LOOPBACK_PRIOR,
-    P2P_PRIOR,
-    TIMES,
-    drawn_to,
-    faster_than_rings,
-    fit_all_reduce,
-    fit_copy,
-    fit_hidden_share,
-    fit_p2p,
-)
-from flopcast_calibration.fit.network import NETWORK_PRIOR, TREES, fit_network, fit_shared
-from flopcast_calibration.fit.solve import LARGE_BYTES, Fit, Prior, bootstrap, drawn_intervals, unseen_error
+from flopcast_calibration.fit import kernels, links
+from flopcast_calibration.fit.solve import LARGE_BYTES, PRIORS, Fit, Prior, bootstrap, drawn_intervals, unseen_error
 from flopcast_calibration.measurement import MeasurementSet
-from flopcast_calibration.points import multiplies_of
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile
 from sim.specs.presets import peak_in_16_bits
@@ -70,19 +45,13 @@ BANDWIDTHS = {
 class Calibration:
     """A fitted profile, its fits, and what could not be fitted.
 
-    intervals : 90 % bootstrap interval of every fitted parameter, by fit and parameter.
     left_out : measurements that no fit takes, and why.
-    short : fits to a few sizes, which tell a bandwidth; latencies and small messages are as in the base, and their
-        intervals as wide as is known of any such link.
     """
 
     profile: Profile
     fits: dict[str, Fit]
-    counts: dict[str, int]
-    intervals: dict[str, dict[str, tuple[float, float]]]
     not_measured: tuple[str, ...]
     left_out: tuple[str, ...]
-    short: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -93,12 +62,8 @@ class _Draft:
     most_error: float = math.inf
     say: Callable[[str], None] = lambda words: None
     fits: dict[str, Fit] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    unseen: dict[str, float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     refused: dict[str, float] = field(default_factory=dict)
-    short: list[str] = field(default_factory=list)
 
     def add(
         self, name: str, found: pd.DataFrame, fit: Callable[..., Fit], least: int, prior: Prior | None = None
@@ -117,21 +82,17 @@ class _Draft:
         if result.median_error > self.most_error:
             self.refused[name] = result.median_error
             return {}
-        self.fits[name] = result
-        self.counts[name] = len(found)
 
         def noted_fit(points: pd.DataFrame, **given: Prior) -> Fit:
             self.say(f"fitting {name}")
             return fit(points, **given)
 
         if few and prior:
-            self.short.append(name)
             self.missing.append(f"{name}: latency and small messages (give {least} sizes or more)")
-            self.intervals[name] = drawn_intervals(found, noted_fit, prior, self.draws)
-            return result.params
-        self.intervals[name] = bootstrap(found, noted_fit, self.draws)
-        unseen = unseen_error(found, fit)
-        self.unseen |= {} if unseen is None else {name: unseen}
+            more = {"intervals": drawn_intervals(found, noted_fit, prior, self.draws), "short": True}
+        else:
+            more = {"intervals": bootstrap(found, noted_fit, self.draws), "unseen": unseen_error(found, fit)}
+        self.fits[name] = replace(result, count=len(found), **more)
         return result.params
 
 
@@ -172,10 +133,10 @@ def calibrate(
     changes = _kernels(draft, data, cluster, base)
     nvlink = changes["nvlink"] = _nvlink(draft, data, cluster, base.nvlink)
     changes["network"] = _network(draft, data, cluster, base.replace(nvlink=nvlink))
-    launch = draft.add("launch", points.launch_points(data), fit_launch, 1)
+    launch = draft.add("launch", points.launch_points(data), kernels.fit_launch, 1)
     graphs = points.launch_points(data, graph=True)
-    in_graphs = draft.add("graph launch", graphs, fit_graph_launch, 1) if len(graphs) else {}
-    copies = draft.add("copies", points.copy_points(data), fit_copy, 4)
+    in_graphs = draft.add("graph launch", graphs, kernels.fit_graph_launch, 1) if len(graphs) else {}
+    copies = draft.add("copies", points.copy_points(data), links.fit_copy, 4)
     changes["host"] = base.host.replace(**launch, **in_graphs, **copies)
     if not draft.fits and draft.refused:
         listed = ", ".join(f"{part} {error:.0%}" for part, error in draft.refused.items())
@@ -196,41 +157,42 @@ def calibrate(
         "name": name,
         "gpu": base.gpu if base.gpu in cluster.gpu.name else cluster.gpu.name,
         "residuals": {part: fit.median_error for part, fit in draft.fits.items()},
-        "unseen": draft.unseen,
+        "unseen": {part: fit.unseen for part, fit in draft.fits.items() if fit.unseen is not None},
         "provenance": base.provenance.replace(
             method=f"micro-benchmarks on the machine itself{software}"
             if "device_kind" in data.machine
             else "given measurements",
-            fitted_on=tuple(f"{count} {part} measurements on {device}" for part, count in draft.counts.items()),
+            fitted_on=tuple(f"{fit.count} {part} measurements on {device}" for part, fit in draft.fits.items()),
             not_measured=missing,
             date=str(data.machine.get("date", "")),
             of_datasheet=base.provenance.of_datasheet and "gemm" not in draft.fits,
             **_network_provenance(draft, data, cluster),
         ),
     }
-    profile = base.replace(**changes)
-    return Calibration(
-        profile, draft.fits, draft.counts, draft.intervals, missing, left_out(data, cluster), tuple(draft.short)
-    )
+    return Calibration(base.replace(**changes), draft.fits, missing, left_out(data, cluster))
 
 
 def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Profile) -> dict[str, Any]:
     """Sections of the profile about what one device computes."""
     gpu = cluster.gpu
-    memory = draft.add("memory", points.memory_points(data), partial(fit_memory, gpu=gpu), 4)
+    memory = draft.add("memory", points.memory_points(data), partial(kernels.fit_memory, gpu=gpu), 4)
     efficiency = memory.get("efficiency", base.memory.efficiency)
     floor = memory.get("kernel_floor_s", base.gemm.kernel_floor_s)
     sorts = {name: share for name, share in memory.items() if name not in ("efficiency", "kernel_floor_s")}
-    (precision, multiplies), *others = points.gemm_points(data).items() or [("bf16", multiplies_of(()))]
+    (precision, multiplies), *others = points.gemm_points(data).items() or [("bf16", points.multiplies_of(()))]
     bounds = base.gemm.alignment
-    fit_one = partial(fit_gemm, gpu=gpu, precision=precision, kernel_floor_s=floor, memory_efficiency=efficiency)
-    met = bounds_met(multiplies, NUMBER_BYTES[precision], bounds)
+    fit_one = partial(
+        kernels.fit_gemm, gpu=gpu, precision=precision, kernel_floor_s=floor, memory_efficiency=efficiency
+    )
+    met = kernels.bounds_met(multiplies, kernels.NUMBER_BYTES[precision], bounds)
     gemm = draft.add("gemm", multiplies, partial(fit_one, alignment=bounds, fitted=met), 6)
     attended = points.attention_points(data)
-    attention = draft.add("attention", attended, partial(fit_attention, gpu=gpu, precision=precision), 4)
+    attention = draft.add("attention", attended, partial(kernels.fit_attention, gpu=gpu, precision=precision), 4)
     alone = bool(gemm) and data.machine.get("device_kind") == "cuda"  # logs do not say
     carried = points.state_points(data)
-    attention = attention | (draft.add("state", carried, partial(fit_state, gpu=gpu), 2) if len(carried) else {})
+    attention = attention | (
+        draft.add("state", carried, partial(kernels.fit_state, gpu=gpu), 2) if len(carried) else {}
+    )
     lengths = attended["length"]
     reach = {"measured_length": (lengths.min(), lengths.max())} if "attention" in draft.fits else {}
     kernel = points.attention_kernel(data)
@@ -241,8 +203,8 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     if not memory and not gemm:
         return {"attention": base.attention.replace(versions=speeds, **attention, **reach)} if attention else {}
     measured = {"measured_flop": _range(multiplies), "precisions": {}} if gemm else {}
-    fitted = with_fitted(base.gemm, gemm).replace(kernel_floor_s=floor, **measured)
-    share = partial(fit_max_efficiency, gpu=gpu, gemm=fitted, memory_efficiency=efficiency)
+    fitted = kernels.with_fitted(base.gemm, gemm).replace(kernel_floor_s=floor, **measured)
+    share = partial(kernels.fit_max_efficiency, gpu=gpu, gemm=fitted, memory_efficiency=efficiency)
     shares = {}
     for name, found in others if gemm else ():
         one = draft.add(f"gemm {name}", found, partial(share, precision=name), 3)
@@ -264,11 +226,11 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
 def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: LinkParams) -> LinkParams:
     """The profile's NVLink: collectives, sends, and what compute leaves of them."""
     link = base
-    prior = LOOPBACK_PRIOR if data.machine.get("device_kind") == "cpu" else drawn_to(base)
-    fit_one = partial(fit_all_reduce, cluster=cluster, prior=prior)
+    prior = PRIORS["loopback"] if data.machine.get("device_kind") == "cpu" else links.drawn_to(base)
+    fit_one = partial(links.fit_all_reduce, cluster=cluster, prior=prior)
     found = points.collective_points(data, "all_reduce", cluster)
     # Switches add where the base knows that they do, or where a ring cannot be as fast.
-    known, fast = base.in_switch_efficiency, faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
+    known, fast = base.in_switch_efficiency, links.faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
     adds = cluster.node.nvlink_topology == "switch" and (known is not None or fast)
     reduces = draft.add("nvlink", found, partial(fit_one, in_switch=adds), _LEAST_SIZES, prior)
     if known is not None and not fast and (share := reduces.get("in_switch_efficiency", known)) < known:
@@ -277,11 +239,13 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
             f"in_switch_efficiency became {share:.2f}, and was {known:.2f})"
         )
     measured = partial(points.collective_points, data, cluster=cluster)
-    own = _own_values(draft, measured, fit_one, "", bool(reduces), lambda name: drawn_to(base.of(name), LINK_PRIOR))
+    own = _own_values(
+        draft, measured, fit_one, "", bool(reduces), lambda name: links.drawn_to(base.of(name), links.LINK)
+    )
     link = link.replace(**reduces, operations=_kept_operations(base, bool(reduces)) | own)
-    fit_sends = partial(fit_p2p, link=link, rate=cluster.node.nvlink_bandwidth_bytes_per_s)
-    sends = draft.add("send", measured("send"), fit_sends, _LEAST_SENDS, P2P_PRIOR)
-    hidden = draft.add("interference", points.pair_points(data, cluster), fit_hidden_share, 3)
+    fit_sends = partial(links.fit_p2p, link=link, rate=cluster.node.nvlink_bandwidth_bytes_per_s)
+    sends = draft.add("send", measured("send"), fit_sends, _LEAST_SENDS, PRIORS["send"])
+    hidden = draft.add("interference", points.pair_points(data, cluster), links.fit_hidden_share, 3)
     return link.replace(**sends, **hidden)
 
 
@@ -292,12 +256,14 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
         return base.network
     node = cluster.node
     between = partial(points.network_points, data, cluster=cluster)
-    fit_one = partial(fit_network, node=node, profile=base)
+    fit_one = partial(links.fit_network, node=node, profile=base)
     alone = between("all_reduce")
     network = base.network
-    reduces = draft.add("network", alone, fit_one, _LEAST_SIZES, drawn_to(network, NETWORK_PRIOR | TREES))
+    reduces = draft.add(
+        "network", alone, fit_one, _LEAST_SIZES, links.drawn_to(network, links.NETWORK | PRIORS["trees"])
+    )
     own = _own_values(
-        draft, between, fit_one, NETWORK, bool(reduces), lambda name: drawn_to(network.of(name), NETWORK_PRIOR)
+        draft, between, fit_one, NETWORK, bool(reduces), lambda name: links.drawn_to(network.of(name), links.NETWORK)
     )
     # What a collective reaches in a job was not measured.
     in_jobs = {str(name): each.job_efficiency for name, each in network.operations.items()}
@@ -314,11 +280,13 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
             if (known := getattr(network, name)) is not None:
                 values[name] = min(known, reduces["efficiency"])
     network = network.replace(**values, operations=operations)
-    network = _shared(draft, partial(between, together=True), partial(fit_shared, node=node), base, network)
+    network = _shared(draft, partial(between, together=True), partial(links.fit_shared, node=node), base, network)
     sends = _network_sends(draft, between, cluster, network)
     if sends and not reduces:
         network = _at_most(network, sends["p2p_efficiency"])
-    hidden = draft.add("network interference", points.pair_points(data, cluster, between=True), fit_hidden_share, 3)
+    hidden = draft.add(
+        "network interference", points.pair_points(data, cluster, between=True), links.fit_hidden_share, 3
+    )
     at = {"hidden_at_bytes_per_s": cluster.inter_node_bandwidth_bytes_per_s} if hidden else {}
     return network.replace(**sends, **hidden, **at)
 
@@ -335,11 +303,11 @@ def _network_sends(
 ) -> dict[str, float]:
     """`p2p_efficiency` of many sends at once, as a stage's GPUs send; of one at a time where only that was measured."""
     rate = cluster.inter_node_bandwidth_bytes_per_s
-    fit = partial(fit_p2p, link=network, rate=rate, crosses=True)
+    fit = partial(links.fit_p2p, link=network, rate=rate, crosses=True)
     many = between("send", together=True)
     if len(many) >= _LEAST_SENDS:
         return draft.add("network sends", many, fit, _LEAST_SENDS)
-    found = draft.add("network sends", between("send"), fit, _LEAST_SENDS, P2P_PRIOR)
+    found = draft.add("network sends", between("send"), fit, _LEAST_SENDS, PRIORS["send"])
     if found:
         draft.missing.append("sends between nodes many at a time (one at a time was measured)")
     return found
@@ -424,7 +392,7 @@ def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:
     for item in data.measurements:
         operation = str(item.shape.get("operation"))
         why = points.why_not(item, data, cluster)
-        if item.kind == "grouped" or (item.kind == "collective" and operation not in (*TIMES, "send")):
+        if item.kind == "grouped" or (item.kind == "collective" and operation not in (*links.TIMES, "send")):
             why = "which no part of an estimate uses"  # as journals of earlier releases have them
         if why:
             label = operation if item.kind == "collective" else item.kind

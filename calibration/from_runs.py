@@ -13,16 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from math import exp, log
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.priors import priors
 from flopcast_calibration.readers.training_runs import Run
-from sim.errors import FlopcastError
+from sim.errors import FlopcastError, SpecError, nearest
 from sim.estimate import Estimate, estimate
 from sim.specs import Scenario, build_scenario
 from sim.specs.values import closeness, place_of, start_of, with_values
+from sim.specs.yaml12 import load_yaml
 from sim.uncertainty import PARTS, REST, Doubt, Spreads, doubt_of, shipped_spreads
 
 IDENTIFIED = 0.6
@@ -30,6 +33,44 @@ IDENTIFIED = 0.6
 
 MOVED = 0.01
 """A parameter that stays within this share of its prior width was not moved: the runs do not depend on it."""
+
+
+class ParameterPrior(NamedTuple):
+    """What a value sets, and how far it may lie from where a fit starts.
+
+    part : of a step, whose seconds it sets (`sim.uncertainty.PARTS`).
+    power : of the factor on these seconds, by which the value is multiplied.
+    lower, upper : bounds.
+    """
+
+    part: str
+    power: float
+    lower: float
+    upper: float
+
+    def pulled(self, start: float, size: float) -> float:
+        """The value, from where it starts, times a factor given as a logarithm, within the bounds."""
+        return min(max(start * exp(min(size, 700.0)), min(self.lower, start)), max(self.upper, start))
+
+    def reached(self, start: float, value: float) -> float:
+        """Logarithm of the factor by which the value makes its part longer."""
+        return log(value / start) / self.power if start > 0.0 else 0.0
+
+
+@cache
+def priors() -> dict[str, ParameterPrior]:
+    """What is known of every value before a run is seen, by path: "stack." of a StackSpec, the rest of a Profile."""
+    data: dict[str, Any] = load_yaml(Path(__file__).parent / "facts" / "priors.yaml")
+    return {name: ParameterPrior(**fields) for name, fields in data.items()}
+
+
+def parameters_named(names: Sequence[str] | None) -> list[str]:
+    """These parameters, or all; one that there is not is refused, and the nearest named."""
+    known = priors()
+    for name in names or ():
+        if name not in known:
+            raise SpecError(f"unknown parameter {name!r}{nearest(name, known)}")
+    return list(names or known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +182,7 @@ def _fastest(scenarios: Sequence[Scenario], values: dict[str, float] | None, nam
 def fit_runs(
     runs: Sequence[Run], parameters: Sequence[str], progress: Callable[[str], None] = lambda now: None
 ) -> RunsFit:
-    """Fit the named parameters (`flopcast_calibration.priors`) to runs of one profile and stack.
+    """Fit the named parameters (`flopcast_calibration.from_runs`) to runs of one profile and stack.
 
     Runs without a scenario that can be simulated are left out. `progress` is told of every run that is estimated.
     """

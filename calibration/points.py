@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from flopcast_calibration.fit.network import COLUMNS
+from flopcast_calibration.fit.links import COLUMNS
 from flopcast_calibration.measurement import Measurement, MeasurementSet
 from sim.costs.compute import STATE_SHARE
 from sim.errors import ProfileError, nearest

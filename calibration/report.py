@@ -69,7 +69,7 @@ def residual_figure(calibration: Calibration, *, width_in: float = 9.0) -> Any:
         axes.plot(np.clip(percent, -FARTHEST, FARTHEST), place + off, "o", ms=3.5, alpha=0.6, color=_FITTED, mew=0)
         axes.plot([np.median(percent)] * 2, [place - 0.36, place + 0.36], color="#D55E00", linewidth=2)
         widest = max(widest, float(np.abs(percent).max(initial=0.0)))
-    axes.set_yticks(range(len(calibration.fits)), [f"{part} ({calibration.counts[part]})" for part in calibration.fits])
+    axes.set_yticks(range(len(calibration.fits)), [f"{part} ({fit.count})" for part, fit in calibration.fits.items()])
     axes.invert_yaxis()
     reach = min(FARTHEST, max(15.0, 1.1 * widest))
     axes.set_xlim(-reach, reach)

@@ -46,23 +46,19 @@ def profile_data(calibration: Calibration) -> dict[str, Any]:
     profile = calibration.profile
     data = _section(profile)
     for part, fit in calibration.fits.items():
+        source = f"fitted on {fit.count} {part} measurements"
         for name, value in fit.params.items():
             target, field = _place(data, part, name)
             if isinstance(target[file_name(field)], bool):
-                target[file_name(field)] = _entry(calibration, part, bool(value))
+                target[file_name(field)] = {"value": bool(value), "source": source}
                 continue
-            low, high = calibration.intervals[part][name]
-            interval = [_written(field, low), _written(field, high)]
-            entry = _entry(calibration, part, _written(field, value), interval=interval)
-            if part in calibration.short and name not in BANDWIDTHS:
-                entry["source"] = f"near the base's: {calibration.counts[part]} measurements tell a bandwidth alone"
-            target[file_name(field)] = entry
+            near = f"near the base's: {fit.count} measurements tell a bandwidth alone"
+            target[file_name(field)] = {
+                "value": _written(field, value),
+                "interval": [_written(field, end) for end in fit.intervals[name]],
+                "source": near if fit.short and name not in BANDWIDTHS else source,
+            }
     return data
-
-
-def _entry(calibration: Calibration, part: str, value: Any, **more: Any) -> dict[str, Any]:
-    """A value with its source."""
-    return {"value": value, **more, "source": f"fitted on {calibration.counts[part]} {part} measurements"}
 
 
 def _place(data: dict[str, Any], part: str, name: str) -> tuple[dict[str, Any], str]:

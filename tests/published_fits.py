@@ -20,8 +20,7 @@ import pandas as pd
 
 from flopcast_calibration.fit.kernels import fit_alignment, fit_gemm
 from flopcast_calibration.fit.kernels import multiplies as multiplies_of_sizes
-from flopcast_calibration.fit.links import fit_all_reduce
-from flopcast_calibration.fit.network import fit_network
+from flopcast_calibration.fit.links import fit_all_reduce, fit_network
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, fit_to
 from flopcast_calibration.points import multiplies_of
 from flopcast_calibration.readers.table import read_each_device

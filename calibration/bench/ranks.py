@@ -20,8 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.bench.collectives import members, time_collective
-from flopcast_calibration.bench.interference import time_pair, time_together
+from flopcast_calibration.bench.collectives import members, time_collective, time_pair, time_together
 from flopcast_calibration.bench.machine import settle
 from flopcast_calibration.measurement import Journal, Measurement, Shape, read_journal
 from sim.errors import ProfileError

@@ -212,12 +212,11 @@ def _fitted(data: Any, out: Path, asked: tuple[Any, Any], how: Fitting) -> Any:
     poor = result.profile.poor_fits
     for part, fit in result.fits.items():
         verdict = "  poor: estimates will say so" if part in poor else ""
-        unseen = result.profile.unseen.get(part)
-        beyond = "" if unseen is None else f", on unseen ones {unseen:.1%}"
-        print_(f"{part:14} {result.counts[part]:4} measurements, median error {fit.median_error:.1%}{beyond}{verdict}")
-        if part in result.short:
+        beyond = "" if fit.unseen is None else f", on unseen ones {fit.unseen:.1%}"
+        print_(f"{part:14} {fit.count:4} measurements, median error {fit.median_error:.1%}{beyond}{verdict}")
+        if fit.short:
             for name in (each for each in BANDWIDTHS if each in fit.params):
-                low, high = result.intervals[part][name]
+                low, high = fit.intervals[name]
                 share = f"{fit.params[name]:.0%} of the link (90 %: {low:.0%} to {high:.0%})"
                 print_(f"  few sizes: {BANDWIDTHS[name]} {share}")
     print_(f"not measured: {', '.join(result.not_measured)}")

@@ -34,8 +34,7 @@ def from_runs(
     base : Profile to start from; default: the one of the runs' GPU.
     parameter : Fit only these (gemm.max_efficiency, …).
     """
-    from flopcast_calibration.from_runs import fit_runs
-    from flopcast_calibration.priors import parameters_named
+    from flopcast_calibration.from_runs import fit_runs, parameters_named
     from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
     from flopcast_calibration.write import write_runs_profile
     from sim.commands.progress import spinner

@@ -8,26 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flopcast_calibration.fit.solve import Draw, Fit, Prior, columns, fit_to
+from flopcast_calibration.fit.solve import PRIORS, Draw, Fit, Prior, columns, fit_to
 from sim.arrays import Number
 from sim.costs.compute import alignment_rate, attention_efficiency, gemm_time
 from sim.specs import GpuSpec
 from sim.specs.profile import AlignmentRate, GemmParams
 from sim.work.operations import Layout
 
-GEMM_PRIOR: Prior = {
-    "max_efficiency": Draw(0.82, 0.15, 0.3, 1.0),
-    "k_overhead": Draw(100.0, 100.0, 0.0, 1000.0),
-    "tile_exponent": Draw(0.2, 0.15, 0.0, 0.6),
-    "wave_quantisation": Draw(0.6, 0.4, 0.0, 1.0),
-}
-MEMORY_PRIOR: Prior = {"efficiency": Draw(0.8, 0.2, 0.05, 1.0), "kernel_floor_s": Draw(2e-6, 3e-6, 1e-7, 1e-4)}
-ATTENTION_PRIOR: Prior = {
-    "forward_efficiency": Draw(0.5, 0.3, 0.01, 1.0),
-    "backward_efficiency": Draw(0.4, 0.3, 0.01, 1.0),
-    "half_length": Draw(200.0, 300.0, 0.0, 4000.0),
-    "half_columns": Draw(75.0, 75.0, 0.0, 500.0),
-}
 _RATE_WIDTH = 0.3
 """How far a bound's rate may lie from that of the GPU it was taken from, as a prior has it."""
 LEAST_OF_BOUND = 3
@@ -67,9 +54,9 @@ def fit_gemm(
     fixed: large multiplies do not identify them. `alignment` holds the bounds by name, with the rates that these are
     drawn to; those of `fitted` (`bounds_met`) are parameters too, the others keep theirs.
     """
-    start = {name: draw.value for name, draw in GEMM_PRIOR.items()}
+    start = {name: draw.value for name, draw in PRIORS["gemm"].items()}
     gemm = GemmParams(**start, kernel_floor_s=kernel_floor_s, alignment=dict(alignment or {}))
-    return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, GEMM_PRIOR | _rates_prior(gemm, fitted))
+    return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, PRIORS["gemm"] | _rates_prior(gemm, fitted))
 
 
 def fit_alignment(points: Points, gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float) -> Fit:
@@ -133,7 +120,7 @@ def bounds_met(points: Points, width: float, alignment: Mapping[str, AlignmentRa
 
 def fit_max_efficiency(points: Points, gpu: GpuSpec, precision: str, gemm: GemmParams, memory_efficiency: float) -> Fit:
     """`max_efficiency` of multiplies in another precision, whose tiles and waves are those of `gemm`."""
-    prior = {"max_efficiency": GEMM_PRIOR["max_efficiency"]}
+    prior = {"max_efficiency": PRIORS["gemm"]["max_efficiency"]}
     return _fit_multiplies(points, gpu, precision, gemm, memory_efficiency, prior)
 
 
@@ -144,8 +131,8 @@ def fit_memory(points: Points, gpu: GpuSpec) -> Fit:
     """
     nbytes, time = columns(points, "nbytes", "time_s")
     sorts, which = np.unique(points["sort"].to_numpy(str), return_inverse=True)
-    centre, width, low, *_ = MEMORY_PRIOR["efficiency"]
-    prior = {"kernel_floor_s": MEMORY_PRIOR["kernel_floor_s"]}
+    centre, width, low, *_ = PRIORS["memory"]["efficiency"]
+    prior = {"kernel_floor_s": PRIORS["memory"]["kernel_floor_s"]}
     # Above 1 where a kernel's data stay in a cache, far below where it computes more than it moves.
     prior |= dict.fromkeys(sorts.tolist(), Draw(centre, width, low / 10, 20.0))
 
@@ -166,7 +153,7 @@ def fit_attention(points: Points, gpu: GpuSpec, precision: str) -> Fit:
     flop, length, time, wide = columns(points, "flop", "length", "time_s", "columns")
     backward = points["backward"].to_numpy(bool)
     alike = {"half_columns"} if len(set(wide)) < 2 else set()
-    prior = {name: draw for name, draw in ATTENTION_PRIOR.items() if name not in alike}
+    prior = {name: draw for name, draw in PRIORS["attention"].items() if name not in alike}
 
     def predict(params: dict[str, float]) -> np.ndarray:
         share = np.where(backward, params["backward_efficiency"], params["forward_efficiency"])

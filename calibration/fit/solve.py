@@ -7,7 +7,8 @@ prior width; many points overrule them. Residuals are relative (logarithms of ti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from sim.errors import ProfileError
+from sim.specs.yaml12 import load_yaml
 
 
 class Draw(NamedTuple):
@@ -39,6 +41,10 @@ class Draw(NamedTuple):
 
 Prior = dict[str, Draw]
 """The prior of each parameter, by its name."""
+PRIORS: dict[str, Prior] = {
+    of: {name: Draw(*draw) for name, draw in draws.items()}
+    for of, draws in load_yaml(Path(__file__).parents[1] / "facts" / "fits.yaml").items()
+}
 LEAST_HALF = 4
 """Points a half needs for the error on unseen measurements to mean anything."""
 LARGE_BYTES = 64e6
@@ -47,15 +53,24 @@ LARGE_BYTES = 64e6
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted parameters and how far the fit is from its own data.
+    """Fitted parameters, how far the fit is from its own data, and how sure they are.
 
     residuals : log(predicted time / measured time) of every point.
     misfit : those residuals for any other parameters; None for a fit that is a plain average.
+    count : measurements that it was fitted to.
+    intervals : 90 % bootstrap interval of every parameter.
+    unseen : median error on measurements that a fit to half of them has not seen.
+    short : a few sizes tell a bandwidth; latencies and small messages are as in the base, and their intervals as wide
+        as is known of any such link.
     """
 
     params: dict[str, float]
     residuals: np.ndarray
     misfit: Callable[[dict[str, float]], np.ndarray] | None = None
+    count: int = 0
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    unseen: float | None = None
+    short: bool = False
 
     @property
     def median_error(self) -> float:

@@ -214,7 +214,7 @@ class _Collectives:
 @contextlib.contextmanager
 def gpu(monkeypatch: Any, clock: StandIn, device: str, capability: tuple[int, int]) -> Any:
     """Everything that runs inside finds one GPU of this name, and with several `ranks` of the clock, a job of them."""
-    from flopcast_calibration.bench import collectives, interference, ranks, timing
+    from flopcast_calibration.bench import collectives, ranks, timing
 
     node = clock.cluster
     properties = SimpleNamespace(
@@ -242,7 +242,6 @@ def gpu(monkeypatch: Any, clock: StandIn, device: str, capability: tuple[int, in
     if clock.ranks > 1:
         _join(monkeypatch, clock)
     monkeypatch.setattr(ranks, "settle", lambda device: None)
-    assert interference.clock is collectives.clock
     with FakeTensorMode(allow_non_fake_inputs=True), _Devices(clock), _Kernels(clock):
         yield clock
 
@@ -305,6 +304,3 @@ def _join(monkeypatch: Any, clock: StandIn) -> None:
         monkeypatch.setattr(dist, name, value, raising=False)
     # Tensors hold no numbers: what the slowest rank saw is what this one saw.
     monkeypatch.setattr(collectives, "agreed", lambda group, samples, device: samples)
-    from flopcast_calibration.bench import interference
-
-    monkeypatch.setattr(interference, "agreed", lambda group, samples, device: samples)

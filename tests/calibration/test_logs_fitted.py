@@ -275,12 +275,12 @@ def test_a_few_large_sizes_say_a_bandwidth_and_little_else():
     """Even one: the rest stays the base's, and its intervals are as wide as is known of any such link."""
     for sizes in ((29, 30, 31, 32), (33,)):
         result = short(*reduces(200e9, ranks=32, nodes=4, sizes=sizes))
-        assert result.short == ("network",)
-        network, (low, high) = result.profile.network, result.intervals["network"]["efficiency"]
+        assert result.fits["network"].short
+        network, (low, high) = result.profile.network, result.fits["network"].intervals["efficiency"]
         assert network.efficiency == pytest.approx(200 / 400, rel=0.04)
         assert low < network.efficiency < high < 1.5 * low
         assert network.hop_latency_s == pytest.approx(H100.network.hop_latency_s, rel=0.3)
-        low, high = result.intervals["network"]["hop_latency_s"]
+        low, high = result.fits["network"].intervals["hop_latency_s"]
         assert high > 10 * low
         assert "network: latency and small messages (give 6 sizes or more)" in result.not_measured
         said = profile_data(result)["network"]["hop_latency"]["source"]
@@ -294,7 +294,7 @@ def test_a_few_large_sizes_say_a_bandwidth_and_little_else():
 def test_a_bus_bandwidth_above_the_link_is_that_of_switches_that_add():
     """481 GB/s over links of 450 is NVLS (NVIDIA/nccl-tests issue 212); rings stay as they are."""
     result = short(*reduces(481e9))
-    nvlink, (low, high) = result.profile.nvlink, result.intervals["nvlink"]["in_switch_efficiency"]
+    nvlink, (low, high) = result.profile.nvlink, result.fits["nvlink"].intervals["in_switch_efficiency"]
     assert nvlink.in_switch_efficiency == pytest.approx(481 / 1.75 * 9 / 8 / 450, rel=0.03)
     assert nvlink.efficiency == pytest.approx(H100.nvlink.efficiency, rel=0.01)
     assert 0.6 < low < nvlink.in_switch_efficiency < high < 0.9
@@ -327,7 +327,7 @@ def test_one_line_of_ib_write_bw_says_what_sends_reach_and_bounds_collectives(tm
         path = tmp_path / "ib.txt"
         path.write_text(head.replace("MB/sec", "Gb/sec") + line)
         result = short(*read_measurements(path).measurements)
-        assert result.short == ("network sends",)
+        assert [name for name, fit in result.fits.items() if fit.short] == ["network sends"]
         network = result.profile.network
         assert network.p2p_efficiency == pytest.approx(gigabits / 400, rel=0.03)
         assert network.efficiency == min(H100.network.efficiency, network.p2p_efficiency)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flopcast_calibration.fit.network import fit_network
+from flopcast_calibration.fit.links import fit_network
 from sim.costs.collectives import Fabric, all_reduce
 from sim.network.placement import Group
 from sim.specs import ClusterSpec, Profile, load_preset

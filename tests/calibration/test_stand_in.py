@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from gpu_stand_in import StandIn, gpu  # noqa: E402
 
-from flopcast_calibration.bench import collectives, interference, run, timing  # noqa: E402
+from flopcast_calibration.bench import collectives, run, timing  # noqa: E402
 from flopcast_calibration.bench.run import run_suite  # noqa: E402
 from flopcast_calibration.build import calibrate  # noqa: E402
 from flopcast_calibration.node import measured_cluster  # noqa: E402
@@ -36,8 +36,8 @@ def _fewer_repeats(monkeypatch):
     monkeypatch.setattr(run, "time_call", functools.partial(run.time_call, budget_s=1e-4, least=2))
     monkeypatch.setattr(timing, "captured", functools.partial(captured_twice, timing.captured))
     monkeypatch.setattr(run, "warm_up", lambda device: 0)
-    for module, name in ((collectives, "_SAMPLE_S"), (collectives, "_BUDGET_S"), (interference, "_LONG_S")):
-        monkeypatch.setattr(module, name, 1e-6)
+    for name in ("_SAMPLE_S", "_BUDGET_S", "_LONG_S"):
+        monkeypatch.setattr(collectives, name, 1e-6)
 
 
 def captured_twice(captured, call, times):

@@ -6,7 +6,7 @@ from flows import IDEAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flopcast_calibration.fit.links import LINK_PRIOR
+from flopcast_calibration.fit.links import LINK
 from sim.costs.collectives import (
     COLLECTIVES,
     Fabric,
@@ -105,7 +105,7 @@ def test_more_bytes_never_take_less_time(name, profile, group, nbytes, more):
 
 
 # Fits may choose any exponent within the bounds of flopcast_calibration.fit; no choice may make a small message the slow one.
-@pytest.mark.parametrize("exponent", [0.3, 1.0, LINK_PRIOR["exponent"][3]])
+@pytest.mark.parametrize("exponent", [0.3, 1.0, LINK["exponent"][3]])
 def test_no_exponent_makes_small_messages_slower_than_large_ones(exponent):
     try:
         slow_start = fabric(link(half_volume_bytes=5e6, exponent=exponent))

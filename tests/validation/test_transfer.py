@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from flopcast_calibration.datasheet import GPUS, table
-from flopcast_calibration.from_runs import as_driven, fit_runs
-from flopcast_calibration.priors import parameters_named, priors
+from flopcast_calibration.from_runs import as_driven, fit_runs, parameters_named, priors
 from flopcast_calibration.readers.training_runs import read_measured, read_run, read_runs
 from flopcast_calibration.write import as_measured
 from flopcast_validation.runs.anchored import after_runs, sources

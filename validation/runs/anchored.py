@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flopcast_calibration.from_runs import as_driven, drawn_to
-from flopcast_calibration.priors import priors
+from flopcast_calibration.from_runs import as_driven, drawn_to, priors
 from flopcast_validation.runs.scored import Scored, modelled
 from sim.errors import FlopcastError
 from sim.estimate import estimate
