@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from flopcast_calibration.readers.training_runs import read_measured
+from flopcast_calibration.readers.training_runs import read_training_runs
 from flopcast_validation.run import published_runs
 from flopcast_validation.runs.anchored import GIVEN, after_runs, sources
 from flopcast_validation.runs.intervals import known_only, left_out
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", type=Path)
     parser.add_argument("--without", action="append", default=[])
     asked = parser.parse_args()
-    runs = [run for path in asked.tables for run in read_measured(path)]
+    runs = [run for path in asked.tables for run in read_training_runs(path)]
     spreads = learnt(score_all([run for run in runs if not any(fnmatch(run.id, each) for each in asked.without)]))
     write_intervals(spreads)
     print(f"intervals written, of {spreads.runs:,} runs of {spreads.lineages} lineages")

@@ -153,13 +153,13 @@ def _console(quiet: bool = False) -> Any:
 
 def _read(tables: list[Path], profile: str | None, settings: list[str], quiet: bool) -> Any:
     """Runs of tables, or those that ship; what is wrong with options and tables is said before any work."""
-    from flopcast_calibration.readers.training_runs import read_measured, unread_columns
+    from flopcast_calibration.readers.training_runs import read_training_runs, unread_columns
     from flopcast_validation.run import published_runs
 
     if not tables:
         return published_runs(profile, settings)
-    runs = [run for path in tables for run in read_measured(path, profile, settings)]
-    unread = dict.fromkeys(name for path in tables if not path.is_dir() for name in unread_columns(path))
+    runs = [run for path in tables for run in read_training_runs(path, profile, settings)]
+    unread = dict.fromkeys(name for path in tables for name in unread_columns(path))
     if unread and not quiet:
         typer.echo(f"columns that nothing reads: {', '.join(unread)}\n")
     return runs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from calendar import month_name
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import product
 from typing import Any
@@ -46,7 +46,7 @@ def described(row: Row) -> tuple[Data, list[str]]:
     for short, path in ALIASES.items():
         _same(row, short, path, stated)
     framework = stack_of(row, stated, inferred)
-    found |= {"stack": {**framework, **_kernel(row, framework)}, "training": _training(row)}
+    found |= {"stack": {**framework, **_kernel(row, framework)}, "training": _short(row, "training")}
     if isinstance(row.get("cluster"), Mapping):
         found["profile"] = row.get("profile")
     else:
@@ -140,22 +140,41 @@ def _kernel(row: Row, stack: Mapping[str, str]) -> Data:
         there = name in dict(lineage(framework)) and said in own["kernels"]
         if there and date_of(stack.get("version", ""), framework) >= date_of(str(own["since"]), name):
             return dict(own["kernels"][said])
-    if said and said not in known:
-        listed = ", ".join(known)
-        raise Unmodelled(f"kernel {said!r} is not one of {listed}; columns such as stack.attention say the same")
+    if said:
+        _one_of("kernel", said, known, "; columns such as stack.attention say the same")
     found: Data = known.get(said, {})
     return found
 
 
-def _training(row: Row) -> Data:
-    found: Data = {"sequence_length": whole(row, "seq_len")} if row.get("seq_len") else {}
-    if row.get("global_batch_seqs"):
-        found["global_batch_size"] = whole(row, "global_batch_seqs")
-    if row.get("precision"):
-        if row["precision"] not in FACTS["precisions"]:
-            raise Unmodelled(f"precision {row['precision']!r} is not one of {', '.join(FACTS['precisions'])}")
-        found["precision"] = row["precision"]
-    return found
+def _short(row: Row, section: str) -> Data:
+    """The fields of a section that short columns give."""
+    paths = ((short, path.partition(".")) for short, path in ALIASES.items() if row.get(short))
+    return {name: _READ.get(short, whole)(row, short) for short, (part, _, name) in paths if part == section}
+
+
+def _one_of(key: str, said: str, known: Collection[str], more: str = "") -> str:
+    if said not in known:
+        raise Unmodelled(f"{key} {said!r} is not one of {', '.join(known)}{more}")
+    return said
+
+
+def _yes(row: Row, key: str) -> bool | None:
+    """A cell of y or n; None where it is empty."""
+    said = str(row.get(key, "")).lower()
+    if said not in ("", "y", "n"):
+        raise Unmodelled(f"{key} = {row[key]!r} is neither y nor n")
+    return None if not said else said == "y"
+
+
+_SCHEDULES: dict[str, str] = FACTS["schedules"]
+_READ: dict[str, Callable[[Row, str], Any]] = {
+    "precision": lambda row, key: _one_of(key, row[key], FACTS["precisions"]),
+    "recompute": lambda row, key: _one_of(key, row[key], ("none", "selective", "per_op", "full")),
+    "schedule": lambda row, key: _SCHEDULES[_one_of(key, str(row[key]).lower(), _SCHEDULES)],
+    "sequence_parallel": _yes,
+    "zero_stage": lambda row, key: int(_one_of(key, str(row[key]), ("0", "1", "2", "3", "hybrid3"))[-1]),
+}
+"""How short columns are read that hold no whole number."""
 
 
 def machine_of(row: Row, inferred: list[str]) -> tuple[Data, str]:
@@ -246,8 +265,7 @@ def _plain(name: str) -> str:
 def _model(row: Row, stated: Mapping[str, Any], inferred: list[str]) -> Data:
     """The model: its preset where its name is one's, with the row's own sizes; else of the row's sizes and its kind."""
     name = str(row.get("model_name") or "model")
-    sizes = {path.partition(".")[2]: whole(row, short) for short, path in ALIASES.items()
-             if path.startswith("model.") and row.get(short)}  # fmt: skip
+    sizes = _short(row, "model")
     if sizes.get("num_experts") == 1:
         del sizes["num_experts"]
     sparse = bool(sizes.get("num_experts"))
@@ -332,39 +350,16 @@ def _by_count(row: Row, model: Data) -> Data:
     return fitting[0] if len(fitting) == 1 else {}
 
 
-def _yes(row: Row, key: str) -> bool | None:
-    """A cell of y or n; None where it is empty."""
-    said = str(row.get(key, "")).lower()
-    if said not in ("", "y", "n"):
-        raise Unmodelled(f"{key} = {row[key]!r} is neither y nor n")
-    return None if not said else said == "y"
-
-
 def _plan(row: Row, framework: str, model: Mapping[str, Any], stated: Mapping[str, Any], inferred: list[str]) -> Data:
     """The layout that the short columns give."""
-    found: Data = {name: whole(row, short) for short, name in (("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("dp", "dp"),
-                   ("micro_batch_seqs", "microbatch_size"), ("vp_stages", "num_chunks")) if row.get(short)}  # fmt: skip
-    if row.get("ep") and model.get("num_experts"):
-        found["ep"] = whole(row, "ep")
-    if _yes(row, "sequence_parallel") is not None:
-        found["sequence_parallel"] = _yes(row, "sequence_parallel")
-    zero = str(row.get("zero_stage", ""))
-    if zero:
-        if zero not in ("0", "1", "2", "3", "hybrid3"):
-            raise Unmodelled(f"zero_stage {zero!r} is not modelled")
-        found["zero_stage"] = int(zero[-1])
-    schedule = str(row.get("schedule", "")).lower()
-    if schedule:
-        if schedule not in FACTS["schedules"]:
-            raise Unmodelled(f"schedule {schedule!r} is not one of {', '.join(FACTS['schedules'])}")
-        found["schedule"] = FACTS["schedules"][schedule]
-    if row.get("recompute"):
-        found["recompute"] = _recompute(str(row["recompute"]), framework, inferred)
+    found = _short(row if model.get("num_experts") else {**row, "ep": ""}, "plan")
+    if "recompute" in found:
+        found["recompute"] = _recompute(found["recompute"], framework, inferred)
     if row.get("offloaded_layers") == "all":
         found["offloaded_layers"] = model.get("num_layers", 0)
     if row.get("num_gpus"):
         found["dp"] = _replicas(row, {**found, **stated})
-    if zero == "hybrid3":
+    if row.get("zero_stage") == "hybrid3":
         node = whole(row, "gpus_per_node", 8)
         whole_plan = {"dp": 1, "cp": 1, **found, **stated}
         sharing = int(whole_plan["dp"]) * int(whole_plan["cp"])
@@ -389,8 +384,7 @@ def _replicas(row: Row, plan: Mapping[str, Any]) -> int:
 
 
 def _recompute(said: str, framework: str, inferred: list[str]) -> str:
-    if said not in ("none", "selective", "per_op", "full"):
-        raise Unmodelled(f"recompute {said!r} is not one of none, selective, per_op, full")
+    """What is recomputed where a framework calls it so."""
     habits = layouts_of(framework) if framework in preset_names("frameworks") else {}
     if said == "selective" and "selective_is" in habits:
         said = habits["selective_is"]

@@ -8,7 +8,6 @@ memory that the description leaves open. Every rule that filled something in is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -28,24 +27,8 @@ MICROBATCHES = (1, 2, 4, 8, 16)
 """Micro-batch sizes to choose from where a row gives none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a row comes to.
-
-    choices : its scenario, or one for each way to fill in what its authors tuned and it does not say.
-    files : each choice as a scenario file holds it.
-    memory_savings : what else the row leaves open and saves memory, for where none of them fits.
-    inferred : the rules used.
-    """
-
-    choices: tuple[Scenario, ...]
-    files: tuple[Data, ...]
-    memory_savings: tuple[MemorySaving, ...]
-    inferred: tuple[str, ...]
-
-
-def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading:
-    """The row as scenarios.
+def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The row as scenarios: what a `Run` holds of them (choices, files, memory_savings and inferred).
 
     It raises Unmodelled or FlopcastError where the row cannot be modelled, or a value breaks a rule.
     """
@@ -91,7 +74,8 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> Reading
         *(({"plan": changes}, rule) for changes, rule in _memory_savings(row, stated, plan, habits, cluster, model)),
         *_state_savings(plan, stated, habits, training, cluster["num_nodes"]),
     )
-    return Reading(choices, files, savings, tuple(dict.fromkeys(inferred)))
+    rules = tuple(dict.fromkeys(inferred))
+    return {"choices": choices, "files": files, "memory_savings": savings, "inferred": rules}
 
 
 def _degrees(stated: Mapping[str, Any], inferred: list[str]) -> Data:

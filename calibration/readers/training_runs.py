@@ -17,7 +17,7 @@ from typing import Any
 
 from flopcast_calibration.readers.cells import ALIASES, FACTS, Row, Unmodelled, check_columns, number, override_cells
 from flopcast_calibration.readers.described import UNKNOWN, framework_name
-from flopcast_calibration.readers.open_fields import MemorySaving, Reading, read_scenarios
+from flopcast_calibration.readers.open_fields import MemorySaving, read_scenarios
 from sim.errors import FlopcastError, SpecError
 from sim.files import MEASUREMENTS, read_text
 from sim.specs import Profile, Scenario, load_scenario
@@ -133,11 +133,12 @@ def step_flop(convention: str, scenario: Scenario) -> float:
 
 
 def read_training_runs(path: Path, profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
-    """Every row of a CSV of measured runs, in order.
+    """Every row of a CSV of measured runs, or of a folder of cases, in order.
 
     Parameters
     ----------
     path : Path
+        A folder has cases.csv (columns id, source and measured_step_s), and the scenario of each row as cases/ID.yaml.
     profile : str, optional
         Profile for all runs, a preset's name or a YAML file; default: the one of each run's GPU.
     overrides : sequence of str
@@ -148,7 +149,12 @@ def read_training_runs(path: Path, profile: str | None = None, overrides: Sequen
     SpecError
         The file cannot be read, lacks a column that every row needs, or has no rows; there is no such profile.
     """
-    return read_runs(read_rows(path, REQUIRED), profile, overrides)
+    if not path.is_dir():
+        return read_runs(read_rows(path, REQUIRED), profile, overrides)
+    table = path / "cases.csv"
+    if not table.is_file():
+        raise SpecError(f"{path} has no cases.csv; give a CSV of runs, or a folder with cases.csv and cases/ID.yaml")
+    return [_case(path, row, profile, overrides) for row in read_rows(table, ("id", "source", "measured_step_s"))]
 
 
 def read_runs(rows: Iterable[Row], profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
@@ -166,8 +172,11 @@ def read_runs(rows: Iterable[Row], profile: str | None = None, overrides: Sequen
 def unread_columns(path: Path) -> list[str]:
     """Columns of a table that nothing reads, each with the name that it may have meant; notes, where there are some.
 
-    A file that cannot be read, or a column that is a path but of no field of a scenario, is a SpecError.
+    A folder of cases has none. A file that cannot be read, or a column that is a path but of no field of a scenario, is
+    a SpecError.
     """
+    if path.is_dir():
+        return []
     rows = read_rows(path, ())
     notes = [_NOTES] if any(row.get("notes") for row in rows) else []
     return [*check_columns(rows[0]), *notes]
@@ -245,22 +254,14 @@ def read_run(
         run = replace(run, measured=number(row, "measured_value"))
         if run.unit not in FACTS["units"]:
             raise Unmodelled(f"measured_unit {run.unit!r} is not one of {', '.join(FACTS['units'])}")
-        found = _known_scenarios(row, profile, {} if known is None else known)
-        choices, inferred = found.choices, found.inferred
+        run = replace(run, **_known_scenarios(row, profile, {} if known is None else known))
         if row.get("peak_tflops"):
             run = replace(run, peak_flop_per_s=number(row, "peak_tflops") * 1e12)
         if run.unit == "tflops_per_gpu" and not run.convention:
-            inferred = (*inferred, NO_CONVENTION)
-        run = replace(
-            run,
-            choices=choices,
-            files=found.files,
-            memory_savings=found.memory_savings,
-            inferred=inferred,
-            precision=precision or choices[0].training.precision,
-            dense=not choices[0].model.num_experts,
-        )
-        _check_measurement(run, choices[0])
+            run = replace(run, inferred=(*run.inferred, NO_CONVENTION))
+        first = run.choices[0]
+        run = replace(run, precision=precision or first.training.precision, dense=not first.model.num_experts)
+        _check_measurement(run, first)
     except (Unmodelled, FlopcastError) as error:
         return replace(run, choices=(), files=(), inferred=(), skipped=reason(error))
     return run
@@ -288,7 +289,7 @@ def _check_measurement(run: Run, scenario: Scenario) -> None:
         )
 
 
-def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: dict[Any, Any]) -> Reading:
+def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: dict[Any, Any]) -> dict[str, Any]:
     key = repr({name: cell for name, cell in row.items() if name not in FACTS["measurement"]})
     if key not in known:
         try:
@@ -297,7 +298,7 @@ def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: d
             known[key] = Unmodelled(reason(error))
     if isinstance(known[key], Unmodelled):
         raise known[key]
-    found: Reading = known[key]
+    found: dict[str, Any] = known[key]
     return found
 
 
@@ -323,26 +324,6 @@ def sweep_of(row: Row) -> str:
     return " | ".join(map(str, (*named, *fixed, row.get("framework", ""))))
 
 
-TABLE = "cases.csv"
-"""The table in such a folder: columns id, source and measured_step_s; the scenario of a row is cases/ID.yaml."""
-COLUMNS = ("id", "source", "measured_step_s")
-
-
-def read_measured(path: Path, profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
-    """Every measured run of a CSV, or of a folder of cases; parameters as `read_training_runs`."""
-    return (read_cases if path.is_dir() else read_training_runs)(path, profile, overrides)
-
-
-def read_cases(folder: Path, profile: str | None = None, overrides: Sequence[str] = ()) -> list[Run]:
-    """Every case of a folder, in the order of its table.
-
-    A folder without a table of cases, or a table that lacks a column, is a SpecError.
-    """
-    if not (folder / TABLE).is_file():
-        raise SpecError(f"{folder} has no {TABLE}; give a CSV of runs, or a folder with {TABLE} and cases/ID.yaml")
-    return [_case(folder, row, profile, overrides) for row in read_rows(folder / TABLE, COLUMNS)]
-
-
 def _case(folder: Path, row: dict[str, str], profile: str | None, overrides: Sequence[str]) -> Run:
     """One case; a case that cannot be modelled says why."""
     name, seconds = row["id"], row["measured_step_s"]
@@ -354,7 +335,7 @@ def _case(folder: Path, row: dict[str, str], profile: str | None, overrides: Seq
         run = run_of(load_scenario(path, overrides, profile), float(seconds), row["source"], name)
         return replace(run, files=(described(load_yaml(path), overrides),))
     except (FlopcastError, ValueError) as error:
-        return replace(empty, skipped=str(error).partition("\n")[0])
+        return replace(empty, skipped=reason(error))
 
 
 def run_of(scenario: Scenario, step_time_s: float, source: str = "measured here", name: str = "") -> Run:

@@ -8,7 +8,7 @@ import pytest
 
 from flopcast_calibration.datasheet import GPUS, table
 from flopcast_calibration.from_runs import as_driven, fit_runs, parameters_named, priors
-from flopcast_calibration.readers.training_runs import read_measured, read_run, read_runs
+from flopcast_calibration.readers.training_runs import read_run, read_runs, read_training_runs
 from flopcast_calibration.write import as_measured
 from flopcast_validation.runs.anchored import after_runs, sources
 from flopcast_validation.runs.export import file_of
@@ -150,14 +150,14 @@ def test_a_folder_of_cases_is_a_table_of_runs(tmp_path, scenarios):
     (tmp_path / "cases" / "one.yaml").write_text(text, encoding="utf-8")
     table = tmp_path / "cases.csv"
     table.write_text("id,source,measured_step_s\none,somebody,3.5\nnone,somebody,\nlost,somebody,2\n", encoding="utf-8")
-    one, none, lost = read_measured(tmp_path)
+    one, none, lost = read_training_runs(tmp_path)
     assert (one.measured, one.family, one.skipped) == (3.5, "somebody / gpt1.7b", None)
     assert none.skipped == "no step time was measured"
     assert "lost.yaml" in lost.skipped
     (item, *_) = score_all([one, none, lost])
     assert file_of(item.run, item.scenario)["plan"]
     with pytest.raises(SpecError, match=r"has no cases.csv; give a CSV of runs, or a folder"):
-        read_measured(tmp_path / "cases")
+        read_training_runs(tmp_path / "cases")
 
 
 @pytest.mark.parametrize("changes", [(), ("stack.attention=flash", "stack.fused_norm=false")])
