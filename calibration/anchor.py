@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.commands import options
 from sim.commands.options import Json, print_json
+from sim.errors import SpecError
+from sim.units import parse, show, show_time
 
 if TYPE_CHECKING:
     from flopcast_calibration.from_runs import RunsFit
@@ -96,8 +100,6 @@ anchor.examples = (  # type: ignore[attr-defined]
 
 def _nothing_learnt(out: Path) -> Exception:
     """What ends a run whose steps are all too far off, behind the answer that says why."""
-    from sim.errors import SpecError
-
     kept = f"{out} is as it was" if out.exists() else f"{out} was not written"
     return SpecError(
         f"nothing was learnt, so {kept}: what was measured is further from the prediction than any value explains; "
@@ -107,11 +109,6 @@ def _nothing_learnt(out: Path) -> Exception:
 
 def _times(scenarios: Sequence[Path], measured: Sequence[str]) -> list[float]:
     """Step time of every scenario: one each, or the median of a single one's repeats. [s]"""
-    from statistics import median
-
-    from sim.errors import SpecError
-    from sim.units import parse
-
     times = [parse(text, "s") for text in measured]
     if len(scenarios) == 1:
         return [median(times)]
@@ -124,8 +121,6 @@ def _times(scenarios: Sequence[Path], measured: Sequence[str]) -> list[float]:
 
 def _check_alike(scenarios: Sequence[Path], runs: Sequence[Run]) -> None:
     """Refuse runs that one file of values cannot be of."""
-    from sim.errors import SpecError
-
     for path, run in zip(scenarios[1:], runs[1:], strict=True):
         for what in ("profile", "stack"):
             one, other = (getattr(each.choices[0], what).name for each in (runs[0], run))
@@ -137,9 +132,6 @@ def _check_alike(scenarios: Sequence[Path], runs: Sequence[Run]) -> None:
 
 def _repeats_as_one(runs: Sequence[Run]) -> list[Run]:
     """Runs of one scenario are repeats of one measurement: their median."""
-    from dataclasses import replace
-    from statistics import median
-
     repeats: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         asked = run.choices[0]  # whatever profile and stack it has
@@ -195,8 +187,6 @@ _TOO_FULL = (
 
 def _view(found: RunsFit, too_full: Sequence[tuple[str, Any]], behind: Sequence[Explanation]) -> Iterator[Any]:
     """The values that moved, what was measured and predicted of every run, and what may be behind the times."""
-    from sim.units import show
-
     earlier = found.runs[0].choices[0].profile
     if names := list(dict.fromkeys(run.name for run in earlier.provenance.measured)):
         yield f"Profile {earlier.name} was drawn to runs before ({'; '.join(names)}). {_EARLIER}"
@@ -237,7 +227,6 @@ def _moved(found: RunsFit) -> Iterator[Any]:
 def _step(found: RunsFit, run: Run, before: float, after: float) -> Iterator[str]:
     """What was measured and predicted of a run, and what values alone cannot explain."""
     from sim.uncertainty import REST
-    from sim.units import show_time
 
     name = f"{run.id}: " if len(found.runs) > 1 else ""
     measured, first, last = (show_time(run.measured * (1 + each)) for each in (0.0, before, after))

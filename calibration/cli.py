@@ -6,8 +6,7 @@ import typer
 
 from flopcast_calibration.commands.look import compare, show
 from flopcast_calibration.commands.matters import matters
-from flopcast_calibration.commands.measure import fit, run
-from flopcast_calibration.commands.runs import from_runs
+from flopcast_calibration.commands.measure import fit, from_runs, run
 from sim.commands.fills import with_records
 from sim.commands.options import examples
 

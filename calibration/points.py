@@ -12,6 +12,7 @@ import pandas as pd
 
 from flopcast_calibration.fit.links import COLUMNS
 from flopcast_calibration.measurement import Measurement, MeasurementSet
+from flopcast_calibration.readers.names import FACTS
 from sim.costs.compute import STATE_SHARE
 from sim.errors import ProfileError, nearest
 from sim.specs import ClusterSpec
@@ -22,17 +23,7 @@ from sim.work.operations import Layout
 from sim.work.recurrent import recurrent_core
 
 _SORTS = {name: name for name in ("copy", "add", "norm", "softmax", "dropout", "adam")} | {"gelu": "activation"}
-_DTYPES = {
-    "float32": "fp32",
-    "tfloat32": "tf32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-    "mxfp8": "fp8",
-    "nvfp4": "fp4",
-    "mxfp4": "fp4",
-}
+_DTYPES: dict[str, str] = FACTS["precisions"]
 LAYOUTS = get_args(Layout)
 #: Attention kernels by torch's names (`torch.nn.attention.SDPBackend`) -> `flash_version` of a stack, fastest first.
 BACKENDS: dict[str, FlashVersion] = {

@@ -11,6 +11,7 @@ from typing import Any
 from flopcast_calibration.measurement import read_journal
 from flopcast_calibration.readers import kineto, nccl_tests, programs, table
 from flopcast_calibration.readers.log import Log, Source, read_source
+from flopcast_calibration.readers.names import FACTS
 from sim.errors import ProfileError
 
 #: name -> what a text of it holds, how it is read
@@ -29,20 +30,6 @@ FORMATS = (
     "perftest (ib_write_bw and kin)",
     "a torch-profiler trace (.json)",
 )
-#: what else people have -> what to give instead
-_OTHERS = {
-    r"# OSU .*(?:Test|Benchmark)": "of the OSU micro-benchmarks, which time MPI and not NCCL; run nccl-tests",
-    r"Intel\(R\) MPI Benchmarks": "of the Intel MPI benchmarks, which time MPI and not NCCL; run nccl-tests",
-    r"\[(?:CUDA )?Bandwidth ?Test\]|P2P Connectivity Matrix": "of CUDA's samples; run nvbandwidth",
-    r"NVIDIA-SMI|nvidia-smi topo": "of nvidia-smi; it measures nothing",
-    r"^\[\s*\d+\]\s+\d+\.\d+-\d+\.\d+\s+sec|iperf": "of iperf, which times TCP; run ib_write_bw or nccl-tests",
-    r"\"MsgSize\"": "of perftest as JSON; give what it prints (without --out_json)",
-    r"\"bus_bw\"|\"busBw\"": "of nccl-tests as JSON; give what it prints",
-    r"\"nvbandwidth\"": "of nvbandwidth as JSON; give what it prints (without -j)",
-    r"COMMS-RES": "of PARAM comms; run nccl-tests",
-    r"NCCL INFO": "NCCL's own messages without a table of nccl-tests; give the test's whole output",
-    r"^\s*<!DOCTYPE|^\s*<html": "a web page; save the log or table itself",
-}
 #: A log may begin with a bracket too: [0] is a rank's.
 _JSON = re.compile(r"\s*(?:\{\s*[\"}]|\[\s*[\[{\]])")
 
@@ -108,7 +95,7 @@ def _read_json(source: Source) -> Log:
 
 def _known(text: str) -> str | None:
     """What a file looks like that is not read."""
-    what = next((what for pattern, what in _OTHERS.items() if re.search(pattern, text, re.MULTILINE)), None)
+    what = next((what for pattern, what in FACTS["not_read"].items() if re.search(pattern, text, re.MULTILINE)), None)
     return None if what is None else f"looks like output {what}" if what.startswith("of ") else f"looks like {what}"
 
 

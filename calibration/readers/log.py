@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.measurement import Measurement
+from flopcast_calibration.readers.names import FACTS
 from sim.errors import ProfileError, SpecError
 from sim.files import MEASUREMENTS, read_bytes
 
@@ -112,16 +113,6 @@ class Reading:
         return Log(stated, tuple(self.items), tuple(dict.fromkeys((*out, *self.notes))))
 
 
-#: first bytes -> what such a file is, and what to do with it
-_BINARY = {
-    b"SQLite format 3": "an SQLite database (of Nsight Systems?); export the table you need as CSV",
-    b"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
-    b"\x89PNG": "a picture; give the log or table it was drawn from",
-    b"%PDF": "a PDF; give the log or table it was made from",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it first (zstd -d)",
-    b"\xfd7zXZ": "compressed with xz; unpack it first (unxz)",
-    b"BZh": "compressed with bzip2; unpack it first (bunzip2)",
-}
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -150,8 +141,8 @@ def _decoded(path: Path) -> str:
         raise ProfileError(f"{path} is not a whole gzip file: {error}; was it cut off?") from None
     if len(raw) > MEASUREMENTS:
         raise ProfileError(f"{path} unpacks to more than {MEASUREMENTS / 1e6:.0f} MB; no log is so long")
-    for start, what in _BINARY.items():
-        if raw.startswith(start):
+    for start, what in FACTS["binary"].items():
+        if raw.startswith(start.encode("latin-1")):
             raise ProfileError(f"{path} is {what}")
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):  # what PowerShell's > writes
         text = raw.decode("utf-16", errors="replace")
