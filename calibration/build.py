@@ -41,6 +41,10 @@ BANDWIDTHS = {
 """What large messages tell of a link, however few they are, in words."""
 
 
+Points = Callable[[str], pd.DataFrame]
+"""Points of the operation of a name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """A fitted profile, its fits, and what could not be fitted.
@@ -131,8 +135,9 @@ def calibrate(
     points.check_rates(data, cluster)
     draft = _Draft(draws, most_error, say)
     changes = _kernels(draft, data, cluster, base)
-    nvlink = changes["nvlink"] = _nvlink(draft, data, cluster, base.nvlink)
-    changes["network"] = _network(draft, data, cluster, base.replace(nvlink=nvlink))
+    linked = points.link_points(data, cluster)
+    nvlink = changes["nvlink"] = _nvlink(draft, data, linked[linked.domains == 1], cluster, base.nvlink)
+    changes["network"] = _network(draft, data, linked[linked.domains > 1], cluster, base.replace(nvlink=nvlink))
     launch = draft.add("launch", points.launch_points(data), kernels.fit_launch, 1)
     graphs = points.launch_points(data, graph=True)
     in_graphs = draft.add("graph launch", graphs, kernels.fit_graph_launch, 1) if len(graphs) else {}
@@ -223,12 +228,15 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     }
 
 
-def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: LinkParams) -> LinkParams:
-    """The profile's NVLink: collectives, sends, and what compute leaves of them."""
+def _nvlink(
+    draft: _Draft, data: MeasurementSet, inside: pd.DataFrame, cluster: ClusterSpec, base: LinkParams
+) -> LinkParams:
+    """The profile's NVLink: collectives inside a domain, sends, and what compute leaves of them."""
     link = base
     prior = PRIORS["loopback"] if data.machine.get("device_kind") == "cpu" else links.drawn_to(base)
     fit_one = partial(links.fit_all_reduce, cluster=cluster, prior=prior)
-    found = points.collective_points(data, "all_reduce", cluster)
+    measured = partial(_of, inside)
+    found = measured("all_reduce")
     # Switches add where the base knows that they do, or where a ring cannot be as fast.
     known, fast = base.in_switch_efficiency, links.faster_than_rings(found, cluster.node.nvlink_bandwidth_bytes_per_s)
     adds = cluster.node.nvlink_topology == "switch" and (known is not None or fast)
@@ -238,24 +246,29 @@ def _nvlink(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Lin
             "whether NVLink's switches add, or rings ran (no all-reduce has a bus bandwidth above the link's; "
             f"in_switch_efficiency became {share:.2f}, and was {known:.2f})"
         )
-    measured = partial(points.collective_points, data, cluster=cluster)
     own = _own_values(
         draft, measured, fit_one, "", bool(reduces), lambda name: links.drawn_to(base.of(name), links.LINK)
     )
     link = link.replace(**reduces, operations=_kept_operations(base, bool(reduces)) | own)
     fit_sends = partial(links.fit_p2p, link=link, rate=cluster.node.nvlink_bandwidth_bytes_per_s)
     sends = draft.add("send", measured("send"), fit_sends, _LEAST_SENDS, PRIORS["send"])
-    hidden = draft.add("interference", points.pair_points(data, cluster), links.fit_hidden_share, 3)
+    hidden = draft.add("interference", measured(points.BESIDE), links.fit_hidden_share, 3)
     return link.replace(**sends, **hidden)
 
 
-def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Profile) -> LinkParams:
+def _of(linked: pd.DataFrame, operation: str) -> pd.DataFrame:
+    return linked[linked.operation == operation]
+
+
+def _network(
+    draft: _Draft, data: MeasurementSet, outside: pd.DataFrame, cluster: ClusterSpec, base: Profile
+) -> LinkParams:
     """The profile's network, of what was measured between NVLink domains; NVLink is `base`'s, fitted already."""
     if not any(points.domains_of(item, cluster) > 1 for item in data.measurements):
         draft.missing.append("network between NVLink domains (only one domain was measured)")
         return base.network
     node = cluster.node
-    between = partial(points.network_points, data, cluster=cluster)
+    between, together = (partial(_of, outside[(outside.groups > 1) == many]) for many in (False, True))
     fit_one = partial(links.fit_network, node=node, profile=base)
     alone = between("all_reduce")
     network = base.network
@@ -280,13 +293,11 @@ def _network(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
             if (known := getattr(network, name)) is not None:
                 values[name] = min(known, reduces["efficiency"])
     network = network.replace(**values, operations=operations)
-    network = _shared(draft, partial(between, together=True), partial(links.fit_shared, node=node), base, network)
-    sends = _network_sends(draft, between, cluster, network)
+    network = _shared(draft, together, partial(links.fit_shared, node=node), base, network)
+    sends = _network_sends(draft, between, together, cluster, network)
     if sends and not reduces:
         network = _at_most(network, sends["p2p_efficiency"])
-    hidden = draft.add(
-        "network interference", points.pair_points(data, cluster, between=True), links.fit_hidden_share, 3
-    )
+    hidden = draft.add("network interference", between(points.BESIDE), links.fit_hidden_share, 3)
     at = {"hidden_at_bytes_per_s": cluster.inter_node_bandwidth_bytes_per_s} if hidden else {}
     return network.replace(**sends, **hidden, **at)
 
@@ -299,13 +310,12 @@ def _at_most(network: LinkParams, share: float) -> LinkParams:
 
 
 def _network_sends(
-    draft: _Draft, between: Callable[..., pd.DataFrame], cluster: ClusterSpec, network: LinkParams
+    draft: _Draft, between: Points, together: Points, cluster: ClusterSpec, network: LinkParams
 ) -> dict[str, float]:
     """`p2p_efficiency` of many sends at once, as a stage's GPUs send; of one at a time where only that was measured."""
     rate = cluster.inter_node_bandwidth_bytes_per_s
     fit = partial(links.fit_p2p, link=network, rate=rate, crosses=True)
-    many = between("send", together=True)
-    if len(many) >= _LEAST_SENDS:
+    if len(many := together("send")) >= _LEAST_SENDS:
         return draft.add("network sends", many, fit, _LEAST_SENDS)
     found = draft.add("network sends", between("send"), fit, _LEAST_SENDS, PRIORS["send"])
     if found:
@@ -313,15 +323,13 @@ def _network_sends(
     return found
 
 
-def _shared(
-    draft: _Draft, between: Callable[[str], pd.DataFrame], fit: Callable[..., Fit], base: Profile, network: LinkParams
-) -> LinkParams:
+def _shared(draft: _Draft, together: Points, fit: Callable[..., Fit], base: Profile, network: LinkParams) -> LinkParams:
     """The network with what groups reach that use it at once: in all-reduces, and in collectives with own values."""
-    reduces = draft.add(SHARED, between("all_reduce"), partial(fit, profile=base.replace(network=network)), 3)
+    reduces = draft.add(SHARED, together("all_reduce"), partial(fit, profile=base.replace(network=network)), 3)
     network = network.replace(**reduces)
     own: dict[str, OperationParams] = {str(name): params for name, params in network.operations.items()}
     for operation in OWN_VALUES:
-        found = between(operation)
+        found = together(operation)
         if len(found) and operation not in own:
             draft.missing.append(f"{operation} of many groups at once (of one group it was not measured)")
         elif len(found):
@@ -332,7 +340,7 @@ def _shared(
 
 def _own_values(
     draft: _Draft,
-    measured: Callable[[str], pd.DataFrame],
+    measured: Points,
     fit: Callable[..., Fit],
     link: str,
     wanted: bool,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import numpy as np
@@ -39,6 +39,7 @@ _IN_NETWORK = (
     "faster than the cards carry in rings: the network's switches add (SHARP), or the cards carry more (--network). No "
     "estimate has SHARP; a log of all_gather tells what the cards reach"
 )
+BESIDE = "beside a multiply"
 _WHOLE = ("all_reduce", "send")
 """Operations whose whole buffer passes every member; of the others its own part stays where it is."""
 
@@ -191,46 +192,30 @@ def domains_of(item: Measurement, cluster: ClusterSpec) -> int:
     return min(nodes, ranks)
 
 
-def collective_points(data: MeasurementSet, operation: str, cluster: ClusterSpec) -> pd.DataFrame:
-    """Measured collectives of one kind inside one NVLink domain."""
-    items = _usable(data, "collective", cluster, operation=operation)
-    inside = (item for item in items if domains_of(item, cluster) == 1)
-    rows = ((int(item.number("num_ranks")), item.number("nbytes"), item.time_s) for item in inside)
-    return _frame("num_ranks nbytes time_s", rows)
+def link_points(data: MeasurementSet, cluster: ClusterSpec) -> pd.DataFrame:
+    """Measurements over several ranks that say something about links, by the library's own choice of algorithm.
 
-
-def network_points(
-    data: MeasurementSet, operation: str, cluster: ClusterSpec, *, together: bool = False
-) -> pd.DataFrame:
-    """Measured collectives of one kind between NVLink domains: one group alone, or several at once."""
+    Beside the COLUMNS of points: the operation (BESIDE of collectives that ran beside multiplies, with gemm_s and
+    collective_s of each alone), the NVLink domains that it spans, and the groups that ran at once.
+    """
     rows = []
-    for item in _usable(data, "collective", cluster, operation=operation):
-        domains, groups, ranks = domains_of(item, cluster), _groups(item), int(item.number("num_ranks"))
-        if domains > 1 and (groups > 1) == together:
-            rate = cluster.inter_node_bandwidth_bytes_per_s
-            rows.append((ranks, math.ceil(ranks / domains), rate, item.number("nbytes"), item.time_s, groups))
-    return _frame(" ".join((*COLUMNS, "groups")), rows)
-
-
-def pair_points(data: MeasurementSet, cluster: ClusterSpec, *, between: bool = False) -> pd.DataFrame:
-    """Measured multiplies that overlap with a collective inside a domain, or between domains."""
-    items = _usable(data, "interference", cluster)
-    chosen = (item for item in items if (domains_of(item, cluster) > 1) == between)
-    rows = ((_alone(item, "gemm_s"), _alone(item, "collective_s"), item.time_s) for item in chosen)
-    return _frame("gemm_s collective_s time_s", rows)
-
-
-def _usable(data: MeasurementSet, kind: str, cluster: ClusterSpec, **shape: str) -> Iterator[Measurement]:
-    """Measurements over several ranks that say something about links, by the library's own choice of algorithm."""
-    return (item for item in data.of(kind, **shape) if why_not(item, data, cluster) is None)
+    for item in data.measurements:
+        if item.kind in ("collective", "interference") and why_not(item, data, cluster) is None:
+            operation = str(item.shape["operation"]) if item.kind == "collective" else BESIDE
+            ranks, domains, alone = (
+                int(item.number("num_ranks")),
+                domains_of(item, cluster),
+                {**item.shape, **item.extra},
+            )
+            rate, nbytes = cluster.inter_node_bandwidth_bytes_per_s, item.number("nbytes")
+            times = (float(alone.get(name, math.nan)) for name in ("gemm_s", "collective_s"))
+            points = (ranks, math.ceil(ranks / domains), rate, nbytes, item.time_s)
+            rows.append((*points, operation, domains, _groups(item), *times))
+    return _frame(" ".join((*COLUMNS, "operation domains groups gemm_s collective_s")), rows)
 
 
 def _groups(item: Measurement) -> int:
     return int(item.shape.get("groups", 1))
-
-
-def _alone(item: Measurement, name: str) -> float:
-    return float(item.extra[name] if name in item.extra else item.shape[name])
 
 
 def why_not(item: Measurement, data: MeasurementSet, cluster: ClusterSpec) -> str | None:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flopcast_calibration.build import Calibration
 from flopcast_calibration.fit.kernels import NUMBER_BYTES, gemm_times
 from flopcast_calibration.fit.solve import columns
 from flopcast_calibration.measurement import MeasurementSet
-from flopcast_calibration.points import collective_points, gemm_points, memory_points
+from flopcast_calibration.points import gemm_points, link_points, memory_points
 from sim.canvas import new_figure, write_figure
 from sim.costs.collectives import Fabric, all_reduce
 from sim.errors import ProfileError
@@ -39,7 +40,7 @@ def profile_figure(profile: Profile, cluster: ClusterSpec, data: MeasurementSet,
         for draw, points in (
             (_gemm_panel, gemm_points(data)),
             (_memory_panel, memory_points(data)),
-            (_all_reduce_panel, collective_points(data, "all_reduce", cluster)),
+            (_all_reduce_panel, _all_reduces(data, cluster)),
         )
         if len(points)
     ]
@@ -131,8 +132,13 @@ def _memory_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: Meas
     panel.set_title("memory-bound kernels (lines: fitted)", fontsize=10)
 
 
+def _all_reduces(data: MeasurementSet, cluster: ClusterSpec) -> pd.DataFrame:
+    linked = link_points(data, cluster)
+    return linked[(linked.domains == 1) & (linked.operation == "all_reduce")]
+
+
 def _all_reduce_panel(panel: Any, profile: Profile, cluster: ClusterSpec, data: MeasurementSet) -> None:
-    points = collective_points(data, "all_reduce", cluster)
+    points = _all_reduces(data, cluster)
     fabric = Fabric.of(cluster, profile)
     for colour, (ranks, mine) in zip(
         _COLOURS, points.sort_values(["nbytes", "time_s"]).groupby("num_ranks"), strict=False

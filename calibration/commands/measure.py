@@ -1,4 +1,4 @@
-"""`calibrate run`, `fit` and `from-runs`: from a machine, from logs of one, or from timed training runs to a profile."""
+"""`calibrate run`, `fit` and `from-runs`: a profile from a machine, from logs of one, or from timed training runs."""
 
 from __future__ import annotations
 
