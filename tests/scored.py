@@ -4,7 +4,7 @@ from functools import cache
 
 from flopcast_calibration.readers.training_runs import read_training_runs
 from flopcast_validation.run import published_runs
-from flopcast_validation.runs.score import score_all
+from flopcast_validation.runs.scored import score_all
 
 
 def score_runs(path):

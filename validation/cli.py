@@ -56,7 +56,7 @@ def validate(
     if runs or (memory is None and not kernels):
         from flopcast_validation.run import WILD, published_runs
         from flopcast_validation.runs.listing import print_runs
-        from flopcast_validation.runs.score import score_all
+        from flopcast_validation.runs.scored import score_all
 
         read = _read(runs or [], profile, settings or [], quiet)
         with progress_bar("runs predicted") as progress:

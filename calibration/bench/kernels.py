@@ -366,6 +366,8 @@ def format_cases(quick: bool, largest_flop: float) -> Iterator[Case]:
 def scaled_case(m: int, n: int, k: int, name: str) -> Case:
     """(m × k) · (k × n) of numbers with scales, to bfloat16.
 
+    Speed does not depend on what the scales are, only on how many there are and how they lie; they are all one.
+
     name : float8_e4m3fn, a scale for each operand; mxfp8, one for 32 numbers; nvfp4, one for 16.
     """
     _, width, block = FORMATS[name]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flows import flows_on
 
-from flopcast_validation.bisection import data_parallel_cut, pipeline_cut
+from flopcast_validation.claims import data_parallel_cut, pipeline_cut
 from sim.engines.wire import max_min_rates
 from sim.network.placement import gpu_of_rank
 from sim.network.routing import ROUTINGS, route

@@ -18,8 +18,8 @@ from flopcast_validation.run import WILD, published_runs, runs_tables
 from flopcast_validation.runs import Listing
 from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import print_runs
-from flopcast_validation.runs.report import HEADLINES, markdown_table
-from flopcast_validation.runs.score import groups_of, in_the_wild, score_all
+from flopcast_validation.runs.score import HEADLINES, groups_of, in_the_wild, markdown_table
+from flopcast_validation.runs.scored import score_all
 from sim import estimate, load_scenario
 from sim.pricing.layouts import expected_slowest, slowdown
 from sim.specs.yaml12 import load_yaml

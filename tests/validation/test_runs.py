@@ -8,8 +8,7 @@ from typed import typed
 from typer.testing import CliRunner
 
 from flopcast_validation.cli import app
-from flopcast_validation.runs.report import to_json
-from flopcast_validation.runs.score import groups_of
+from flopcast_validation.runs.score import groups_of, to_json
 from sim.errors import FlopcastError
 
 ROW_KEYS = {"id", "source", "gpu", "unit", "measured", "predicted", "error", "interval", "fitted", "skipped"}

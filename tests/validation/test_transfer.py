@@ -12,9 +12,8 @@ from flopcast_calibration.readers.training_runs import read_run, read_runs, read
 from flopcast_calibration.write import as_measured
 from flopcast_validation.runs.anchored import after_runs, sources
 from flopcast_validation.runs.export import file_of
-from flopcast_validation.runs.score import score_all
-from flopcast_validation.runs.transfer import Transfer, as_unknown, by_datasheet
-from flopcast_validation.runs.transfer_report import coverages, summaries
+from flopcast_validation.runs.scored import score_all
+from flopcast_validation.runs.transfer import Transfer, as_unknown, by_datasheet, coverages, summaries
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.specs import load_preset

@@ -123,8 +123,7 @@ def _compare(choice: Choice, device: str, patience_s: float, how: Comparing) -> 
 
 def _conclude(console: Any, done: list[JobResult], figure: Path | None) -> None:
     """The table as it stands after all repeats, its summary, and the figure."""
-    from flopcast_validation.job.compare import summary
-    from flopcast_validation.job.figure import draw
+    from flopcast_validation.job.compare import draw, summary
 
     console.print("median over the repeats", style="italic")
     console.print(table_of(COLUMNS, done))

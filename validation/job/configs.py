@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from sim.errors import SpecError
+from sim.specs.yaml12 import load_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,84 +115,21 @@ class Configuration:
         return self.passes_block()
 
 
-#: From one process to eight; every schedule, both ends of the micro-batch count, with and without recomputation.
-SUITE = (
-    Configuration(1, 1, 1, "gpipe", 2),
-    Configuration(1, 1, 1, "gpipe", 2, recompute="full"),
-    Configuration(1, 1, 1, "gpipe", 2, microbatch_size=2),
-    Configuration(2, 1, 1, "gpipe", 2),
-    Configuration(2, 1, 1, "gpipe", 4),
-    Configuration(1, 2, 1, "gpipe", 2),
-    Configuration(1, 2, 1, "gpipe", 4),
-    Configuration(1, 2, 1, "1f1b", 8),
-    Configuration(1, 2, 1, "interleaved", 4, num_chunks=2),
-    Configuration(1, 2, 1, "breadth_first", 4, num_chunks=2),
-    Configuration(1, 2, 1, "zb_interleaved", 4, num_chunks=2),
-    Configuration(1, 2, 1, "zb_v", 4, num_chunks=2),
-    Configuration(1, 1, 2, "gpipe", 2),
-    Configuration(1, 1, 2, "1f1b", 2, zero_stage=3),
-    Configuration(1, 1, 1, "gpipe", 2, cp=2),
-    Configuration(1, 1, 1, "gpipe", 2, num_experts=4),
-    Configuration(1, 1, 2, "gpipe", 2, num_experts=4, ep=2),
-    Configuration(1, 4, 1, "1f1b", 4),
-    Configuration(1, 4, 1, "interleaved", 4, num_chunks=2, recompute="full"),
-    Configuration(2, 2, 1, "1f1b", 4),
-    Configuration(1, 2, 2, "1f1b", 4),
-    Configuration(2, 1, 2, "gpipe", 2),
-    Configuration(2, 2, 2, "gpipe", 2),
-    Configuration(2, 2, 2, "1f1b", 4),
-    Configuration(2, 2, 2, "interleaved", 2, num_chunks=2),
-)
-#: One process, a pipeline, and tensor, pipeline and data parallelism together.
-QUICK_SHAPE = GptShape(num_layers=4, hidden_size=256, num_heads=4, sequence_length=128)
-QUICK_SUITE = (Configuration(1, 1, 1, "gpipe", 2), Configuration(1, 2, 1, "1f1b", 4), Configuration(2, 2, 2, "1f1b", 2))
-
-#: Name -> shape, and sequences of a micro-batch. Layers and widths are those of GPT-3 Medium, XL and 6.7B (Brown et al.
-#: 2020, arXiv:2005.14165, table 2.1), the vocabulary is GPT-2's, padded to a multiple of 128.
-SIZES: dict[str, tuple[GptShape, int]] = {
-    "tiny": (GptShape(), 1),
-    "small": (GptShape(24, 1024, 16, 50304, 2048, "bf16"), 4),
-    "medium": (GptShape(24, 2048, 16, 50304, 2048, "bf16"), 2),
-    "large": (GptShape(32, 4096, 32, 50304, 2048, "bf16"), 1),
-}
+_FACTS: dict[str, Any] = load_yaml(Path(__file__).parent / "suites.yaml")
+_SHAPES = {name: GptShape(**fields) for name, fields in _FACTS["shapes"].items()}
+SIZES: dict[str, tuple[GptShape, int]] = {name: (_SHAPES[name], count) for name, count in _FACTS["at_once"].items()}
+"""Shape by name, and sequences of a micro-batch."""
+QUICK_SHAPE = _SHAPES["quick"]
+QUICK_SUITE, SUITE = (tuple(Configuration(**cut) for cut in _FACTS[name]) for name in ("quick", "full"))
 _NODE = 8
 
 
 def gpu_suite(ranks: int, microbatch_size: int) -> tuple[Configuration, ...]:
-    """Configurations of one GPU up to `ranks` for models that fill them: kinds of parallelism one by one, then mixed.
-
-    1f1b holds few micro-batches' activations where gpipe holds all.
-    """
-    found = {cut: None for cut in _gpu_cuts(ranks) if cut.num_ranks <= ranks}
-    return tuple(replace(cut, microbatch_size=microbatch_size) for cut in found)
-
-
-def _gpu_cuts(ranks: int) -> Iterator[Configuration]:
-    yield Configuration(1, 1, 1, "1f1b", 4)
-    yield Configuration(1, 1, 1, "1f1b", 8)
-    yield Configuration(1, 1, 1, "1f1b", 4, recompute="full")
-    yield Configuration(1, 1, 1, "1f1b", 4, num_experts=4)
-    for size in (2, 4, _NODE):
-        yield Configuration(size, 1, 1, "1f1b", 4)
-        yield Configuration(1, size, 1, "1f1b", 2 * size)
-        yield Configuration(1, 1, size, "1f1b", 4)
-        yield Configuration(1, 1, size, "1f1b", 4, zero_stage=3)
-        yield Configuration(1, 1, 1, "1f1b", 4, cp=size)
-        yield Configuration(1, 1, size, "1f1b", 4, num_experts=max(4, size), ep=size)
-    for size in (2, 4):
-        yield Configuration(1, size, 1, "interleaved", 2 * size, num_chunks=2)
-        yield Configuration(1, size, 1, "zb_interleaved", 2 * size, num_chunks=2)
-        yield Configuration(1, size, 1, "zb_v", 2 * size, num_chunks=2)
-    yield Configuration(2, 2, 1, "1f1b", 4)
-    yield Configuration(2, 1, 2, "1f1b", 4)
-    yield Configuration(1, 2, 2, "1f1b", 4)
-    yield Configuration(1, 1, 2, "1f1b", 4, cp=2)
-    yield Configuration(2, 2, 2, "1f1b", 4)
-    yield Configuration(2, 2, 2, "interleaved", 4, num_chunks=2)
-    yield Configuration(2, 2, 2, "1f1b", 4, recompute="full")
+    """Configurations of one to `ranks` GPUs for models that fill them: kinds of parallelism one by one, then mixed."""
+    cuts: list[dict[str, Any]] = list(_FACTS["gpu"])
     if ranks > _NODE and ranks % (2 * _NODE) == 0:
-        yield Configuration(_NODE, 1, ranks // _NODE, "1f1b", 4)
-        yield Configuration(_NODE, 2, ranks // (2 * _NODE), "1f1b", 4)
-        yield Configuration(1, 2, ranks // 2, "1f1b", 4)
-        yield Configuration(1, 1, ranks, "1f1b", 4)
-        yield Configuration(1, 1, ranks, "1f1b", 4, zero_stage=3)
+        cuts += [{"tp": _NODE, "dp": ranks // _NODE}, {"tp": _NODE, "pp": 2, "dp": ranks // (2 * _NODE)}]
+        cuts += [{"pp": 2, "dp": ranks // 2}, {"dp": ranks}, {"dp": ranks, "zero_stage": 3}]
+    usual = {"schedule": "1f1b", "microbatches": 4, "microbatch_size": microbatch_size}
+    every = dict.fromkeys(Configuration(**usual | cut) for cut in cuts)
+    return tuple(cut for cut in every if cut.num_ranks <= ranks)

@@ -9,8 +9,7 @@ from typing import Any
 from flopcast_calibration.readers.described import UNKNOWN
 from flopcast_validation.runs import Listing
 from flopcast_validation.runs.intervals import left_out_coverage
-from flopcast_validation.runs.report import WIDE, draw, group_table, markdown_table, to_json
-from flopcast_validation.runs.score import groups_of, in_the_wild
+from flopcast_validation.runs.score import WIDE, draw, group_table, groups_of, in_the_wild, markdown_table, to_json
 from flopcast_validation.runs.scored import Scored, modelled
 from flopcast_validation.tables import cells, markdown, table_of
 from sim.commands.progress import progress_bar
@@ -61,10 +60,9 @@ def print_runs(
 
 def _print_transfer(out: Any, scored: Sequence[Scored], *, shipped: bool, in_markdown: bool) -> dict[str, Any]:
     """What is lost where the framework is not known, and won by runs of one's own; plain data of it."""
-    from flopcast_validation.runs import transfer_report as report
-    from flopcast_validation.runs.transfer import transfer
+    from flopcast_validation.runs import transfer as report
 
-    found = transfer(scored, progress_bar, shipped)
+    found = report.transfer(scored, progress_bar, shipped)
     covered, summed = report.coverages(found), report.summaries(found)
     plain = {"coverage": [each._asdict() for each in covered], "summary": [each._asdict() for each in summed]}
     if in_markdown:

@@ -4,103 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from flopcast_calibration.from_runs import predict
-from flopcast_calibration.readers.training_runs import Run, reason
+from flopcast_calibration.readers.training_runs import Run
 from flopcast_validation.runs.scored import Scored, modelled
 from flopcast_validation.runs.sweeps import sweeps_of
+from flopcast_validation.tables import Columns, cells, markdown
+from sim.canvas import new_figure, write_figure
 from sim.commands.options import finite
-from sim.errors import FlopcastError
 from sim.report.terminal import grouped
-from sim.specs import Scenario
-from sim.work.sums import hardware_flop, model_flop, total_params
-
-
-def score_all(runs: Sequence[Run], report: Callable[[int, int], None] = lambda done, total: None) -> list[Scored]:
-    """Predict every run."""
-    scored = []
-    answers: dict[int, Scored] = {}  # rows of one layout share their scenarios, and so the answer
-    for done, run in enumerate(runs, start=1):
-        if run.choices and id(run.choices) not in answers:
-            answers[id(run.choices)] = _predicted(run)
-        first = answers.get(id(run.choices), Scored(run, skipped=run.skipped or ""))
-        scored.append(_score(run, first))
-        if done % 50 == 0 or done == len(runs):
-            report(done, len(runs))
-    return with_baselines(scored)
-
-
-def _predicted(run: Run) -> Scored:
-    """The run with its prediction, or with the reason why there is none."""
-    try:
-        return Scored(run).estimated(predict(run))
-    except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
-        return Scored(run, skipped=reason(error))
-
-
-def _score(run: Run, first: Scored) -> Scored:
-    """A run as the first of its layout was predicted."""
-    scenario = first.scenario
-    if scenario is None:
-        return replace(first, run=run)
-    plan, chosen = scenario.plan, ""
-    if len(run.choices) > 1:
-        chosen = f"micro-batch {plan.microbatch_size}, {plan.num_chunks} chunks, recompute {plan.recompute}"
-    if saving := _memory_saving(run, scenario):
-        run = replace(run, inferred=(*run.inferred, saving))
-    known = (*scenario.profile.provenance.fitted_families, *scenario.stack.fitted_families)
-    fitted = any(run.family == family or run.family.startswith(f"{family} /") for family in known)
-    return replace(first, run=run, choice=chosen, fitted=fitted).timed(scenario, first.step_time_s)
-
-
-def _memory_saving(run: Run, scenario: Scenario) -> str:
-    """The rule by which the chosen scenario saves memory beyond what its row says, where one does."""
-    for changes, rule in run.memory_savings:
-        now, before = (
-            {part: {name: getattr(getattr(each, part), name) for name in changes[part]} for part in changes}
-            for each in (scenario, run.choices[0])
-        )
-        if now == changes != before:
-            return rule
-    return ""
-
-
-def with_baselines(scored: Sequence[Scored]) -> list[Scored]:
-    """Add what two one-number models predict, their number fitted on the other families of the same GPU and precision.
-
-    constant : a constant share of peak on the executed FLOPs, stretched by the pipeline's bubble (p − 1)/(v m).
-    six_nd : six FLOPs a parameter and token at a constant share of peak.
-    """
-    rows = pd.DataFrame(
-        [(place, item.run.family, *_ideal(item.run)) for place, item in enumerate(scored) if item.error is not None],
-        columns=["place", "family", "kind", "measured", "constant_error", "six_nd_error"],
-    ).set_index("place")
-    guesses, out = ["constant_error", "six_nd_error"], list(scored)
-    for _, alike in rows.groupby("kind"):
-        ratios = pd.DataFrame({name: alike.measured / alike[name] for name in guesses})
-        for family, own in alike.groupby("family"):
-            others = ratios[alike.family != family]
-            scale = (others if len(others) else ratios).median()
-            errors = (own[guesses] * scale).div(own.measured, axis=0) - 1
-            for place, row in errors.iterrows():
-                out[place] = replace(out[place], **row.to_dict())
-    return out
-
-
-def _ideal(run: Run) -> tuple[str, float, float, float]:
-    """GPU and precision; measured step time, and those at peak on executed FLOPs with the bubble, and on six a
-    parameter and token. [s]"""
-    scenario = run.choices[0]
-    plan, training, model = scenario.plan, scenario.training, scenario.model
-    peak = scenario.cluster.gpu.peak(training.peak_precision) * plan.num_gpus
-    bubble = (plan.pp - 1) / (plan.num_chunks * scenario.num_microbatches)
-    executed = max(hardware_flop(model, training, plan), model_flop(model, training)) / peak * (1 + bubble)
-    six = 6 * total_params(model) * training.tokens_per_step / peak
-    return f"{scenario.profile.name} {training.precision}", run.step_time_s(scenario), executed, six
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +108,92 @@ def in_the_wild(scored: Sequence[Scored]) -> ErrorSummary:
 def _kind_of_model(run: Run) -> str:
     bits = "8 bits" if run.precision.endswith("fp8") else "4 bits" if run.precision.endswith("fp4") else "16 bits"
     return f"{'dense' if run.dense else 'experts'}, {bits}"
+
+
+COLUMNS: Columns = {
+    "runs": "count",
+    "left": lambda group: f"{group.skipped or ''}",
+    "mean": "mean_error:.1%",
+    "median": "median_error:.1%",
+    "bias": "bias:+.1%",
+    "p90": "p90_error:.1%",
+    "90 %": "coverage:.0%",
+    "sweeps": lambda group: f"{group.sweeps or ''}",
+    "tau": "tau:.2f",
+    "regret": "regret:.1%",
+    "constant": "constant_error:.1%",
+    "6ND": "six_nd_error:.1%",
+}
+_LEAST = ("median", "sweeps", "tau", "regret", "6ND")
+WIDE = 110
+"""Columns of a terminal from which on the whole table is shown."""
+_NAME_WIDTH = 34
+_IN_PAGES = {
+    "runs": "runs", "mean error": "mean", "bias": "bias", "naive guess": "constant", "inside": "90 %", "tau": "tau",
+    "regret": "regret",
+}  # fmt: skip
+"""Heading in a page of Markdown -> column."""
+FEWEST_IN_PAGES = 5
+"""Runs of a framework that has a row of its own in a page."""
+HEADLINES = ("wild", "all", "fitted")
+"""Kinds of groups that the README shows; docs/validation.md has all of `markdown_table`."""
+
+
+def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[str, Any]:
+    """`rows` and `groups`."""
+    return {"rows": [item.to_dict() for item in scored], "groups": [group.to_dict() for group in groups]}
+
+
+def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -> Any:
+    """A rich table of the groups of some kinds; below `WIDE` columns without what matters least."""
+    from sim.table import plain_table
+
+    columns = {head: how for head, how in COLUMNS.items() if width >= WIDE or head not in _LEAST}
+    table = plain_table("", *columns, gap=1)
+    for kind in by:
+        own = [each for each in groups if each.by == kind]
+        for group, row in zip(own, cells(columns, own), strict=True):
+            name = group.name if len(group.name) <= _NAME_WIDTH else f"{group.name[: _NAME_WIDTH - 1]}…"
+            table.add_row(name, *row)
+        table.add_row()
+    return table
+
+
+def markdown_table(groups: Sequence[ErrorSummary], by: Sequence[str] = (*HEADLINES, "kind", "framework")) -> str:
+    """Table of the record in Markdown: runs in the wild, all, by who set values, by kind of model, by framework."""
+    shown = [each for each in groups if each.by in by and each.count]
+    shown = [each for each in shown if each.by != "framework" or each.count >= FEWEST_IN_PAGES]
+    columns = {"published runs": "name", **{head: COLUMNS[name] for head, name in _IN_PAGES.items()}}
+    return markdown(columns, cells(columns, shown))
+
+
+def draw(scored: Sequence[Scored], path: Path) -> None:
+    """Predicted against measured step time, and the errors' distribution beside the naive guess's."""
+    import numpy as np
+    import pandas as pd
+
+    used = [item for item in modelled(scored) if item.step_time_s]
+    rows = pd.DataFrame({
+        "gpu": [item.run.choices[0].profile.gpu for item in used],
+        **{name: [getattr(item, name) for item in used] for name in ("step_time_s", "error", "constant_error")},
+    })  # fmt: skip
+    colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+    figure = new_figure(11, 4.8)
+    left, right = figure.subplots(1, 2)
+    for (gpu, mine), colour in zip(rows.groupby("gpu"), colours, strict=False):
+        measured = mine.step_time_s / (1 + mine.error)
+        left.loglog(measured, mine.step_time_s, ".", ms=5, alpha=0.6, color=colour, label=f"{gpu} ({len(mine)})")
+    ends = np.array(left.get_xlim())
+    left.loglog(ends, ends, color="0.3", lw=1)
+    for factor in (0.8, 1.25):
+        left.loglog(ends, ends * factor, color="0.7", lw=0.8, ls="--")
+    left.set(xlabel="measured step time [s]", ylabel="predicted step time [s]", title="Dashed: 0.8 and 1.25 times")
+    left.legend(frameon=False)
+    bins, (errors, naive) = np.linspace(-0.6, 0.6, 49), (rows[n].clip(-0.6, 0.6) for n in ("error", "constant_error"))
+    right.hist(naive.dropna(), bins, color="0.8", label="constant share of peak, and the bubble")
+    right.hist(errors, bins, histtype="step", lw=1.8, color=colours[0], label="flopcast")
+    right.axvline(0, color="0.3", lw=1)
+    right.set(xlabel="(predicted − measured) / measured step time", ylabel="runs", title=f"{len(used)} runs")
+    right.set_ylim(top=1.25 * right.get_ylim()[1])  # room for the legend
+    right.legend(frameon=False, loc="upper left")
+    write_figure(figure, path, 140)

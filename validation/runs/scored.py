@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import Any
 
-from flopcast_calibration.readers.training_runs import Run, lineage_of
+import pandas as pd
+
+from flopcast_calibration.from_runs import predict
+from flopcast_calibration.readers.training_runs import Run, lineage_of, reason
 from sim.commands.options import finite
+from sim.errors import FlopcastError
 from sim.estimate import Estimate
 from sim.specs import Scenario
 from sim.specs.values import place_of
 from sim.uncertainty import Doubt, Interval, facts_of, measured_doubts, shares_of, spread_of
+from sim.work.sums import hardware_flop, model_flop, total_params
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +110,86 @@ class Scored:
 def modelled(items: Sequence[Scored]) -> list[Scored]:
     """The runs that were predicted."""
     return [item for item in items if item.error is not None]
+
+
+def score_all(runs: Sequence[Run], report: Callable[[int, int], None] = lambda done, total: None) -> list[Scored]:
+    """Predict every run."""
+    scored = []
+    answers: dict[int, Scored] = {}  # rows of one layout share their scenarios, and so the answer
+    for done, run in enumerate(runs, start=1):
+        if run.choices and id(run.choices) not in answers:
+            answers[id(run.choices)] = _predicted(run)
+        first = answers.get(id(run.choices), Scored(run, skipped=run.skipped or ""))
+        scored.append(_score(run, first))
+        if done % 50 == 0 or done == len(runs):
+            report(done, len(runs))
+    return with_baselines(scored)
+
+
+def _predicted(run: Run) -> Scored:
+    """The run with its prediction, or with the reason why there is none."""
+    try:
+        return Scored(run).estimated(predict(run))
+    except (FlopcastError, ValueError, ArithmeticError, MemoryError) as error:
+        return Scored(run, skipped=reason(error))
+
+
+def _score(run: Run, first: Scored) -> Scored:
+    """A run as the first of its layout was predicted."""
+    scenario = first.scenario
+    if scenario is None:
+        return replace(first, run=run)
+    plan, chosen = scenario.plan, ""
+    if len(run.choices) > 1:
+        chosen = f"micro-batch {plan.microbatch_size}, {plan.num_chunks} chunks, recompute {plan.recompute}"
+    if saving := _memory_saving(run, scenario):
+        run = replace(run, inferred=(*run.inferred, saving))
+    known = (*scenario.profile.provenance.fitted_families, *scenario.stack.fitted_families)
+    fitted = any(run.family == family or run.family.startswith(f"{family} /") for family in known)
+    return replace(first, run=run, choice=chosen, fitted=fitted).timed(scenario, first.step_time_s)
+
+
+def _memory_saving(run: Run, scenario: Scenario) -> str:
+    """The rule by which the chosen scenario saves memory beyond what its row says, where one does."""
+    for changes, rule in run.memory_savings:
+        now, before = (
+            {part: {name: getattr(getattr(each, part), name) for name in changes[part]} for part in changes}
+            for each in (scenario, run.choices[0])
+        )
+        if now == changes != before:
+            return rule
+    return ""
+
+
+def with_baselines(scored: Sequence[Scored]) -> list[Scored]:
+    """Add what two one-number models predict, their number fitted on the other families of the same GPU and precision.
+
+    constant : a constant share of peak on the executed FLOPs, stretched by the pipeline's bubble (p − 1)/(v m).
+    six_nd : six FLOPs a parameter and token at a constant share of peak.
+    """
+    rows = pd.DataFrame(
+        [(place, item.run.family, *_ideal(item.run)) for place, item in enumerate(scored) if item.error is not None],
+        columns=["place", "family", "kind", "measured", "constant_error", "six_nd_error"],
+    ).set_index("place")
+    guesses, out = ["constant_error", "six_nd_error"], list(scored)
+    for _, alike in rows.groupby("kind"):
+        ratios = pd.DataFrame({name: alike.measured / alike[name] for name in guesses})
+        for family, own in alike.groupby("family"):
+            others = ratios[alike.family != family]
+            scale = (others if len(others) else ratios).median()
+            errors = (own[guesses] * scale).div(own.measured, axis=0) - 1
+            for place, row in errors.iterrows():
+                out[place] = replace(out[place], **row.to_dict())
+    return out
+
+
+def _ideal(run: Run) -> tuple[str, float, float, float]:
+    """GPU and precision; measured step time, and those at peak on executed FLOPs with the bubble, and on six a
+    parameter and token. [s]"""
+    scenario = run.choices[0]
+    plan, training, model = scenario.plan, scenario.training, scenario.model
+    peak = scenario.cluster.gpu.peak(training.peak_precision) * plan.num_gpus
+    bubble = (plan.pp - 1) / (plan.num_chunks * scenario.num_microbatches)
+    executed = max(hardware_flop(model, training, plan), model_flop(model, training)) / peak * (1 + bubble)
+    six = 6 * total_params(model) * training.tokens_per_step / peak
+    return f"{scenario.profile.name} {training.precision}", run.step_time_s(scenario), executed, six
