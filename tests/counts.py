@@ -4,6 +4,7 @@ from sim.specs import StackSpec
 from sim.work.layers import head_operations, layer_operations
 from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
+from sim.work.recompute import NOTHING
 from sim.work.sums import (
     block_works,
     forward_flop,
@@ -15,24 +16,19 @@ from sim.work.sums import (
 )
 
 
-def layer_works(model, stack, cut, recomputes, kind=None):
-    """The work of one layer under several ways to recompute."""
-    return block_works(Block(layer=layer_operations(model, stack, cut, kind)), stack, recomputes)
-
-
-def layer_work(model, stack, cut, kind=None):
+def layer_work(model, stack, cut, kind=None, recompute=NOTHING):
     """The work of one layer."""
-    return layer_works(model, stack, cut, (cut.recompute,), kind)[0]
+    return block_works(Block(layer=layer_operations(model, stack, cut, kind)), stack, (recompute,))[0]
 
 
 def head_work(model, stack, cut):
     """The work of the head."""
-    return block_works(Block(head_operations(model, stack, cut)), stack, ("none",))[0]
+    return block_works(Block(head_operations(model, stack, cut)), stack)[0]
 
 
-def layer_activation_bytes(model, stack, cut, recompute=None, kind=None):
+def layer_activation_bytes(model, stack, cut, recompute=NOTHING, kind=None):
     """What one layer keeps for the backward. [bytes]"""
-    return layer_bytes(layer_operations(model, stack, cut, kind), recompute or cut.recompute)
+    return layer_bytes(layer_operations(model, stack, cut, kind), recompute)
 
 
 def core_operation(model, stack, cut, kind=None):
@@ -42,7 +38,7 @@ def core_operation(model, stack, cut, kind=None):
 
 def attention_core(model, stack, cut, kind=None):
     """The work of scores, softmax and values."""
-    return block_works(Block((core_operation(model, stack, cut, kind),)), stack, ("none",))[0]
+    return block_works(Block((core_operation(model, stack, cut, kind),)), stack)[0]
 
 
 def attention_core_bytes(model, stack, cut):
@@ -53,7 +49,7 @@ def attention_core_bytes(model, stack, cut):
 
 def layer_forward_flop(model, batch, sequence, kind=None, packed=None, cause=None):
     """Forward FLOPs of one layer, all or those of one cause. [FLOP]"""
-    stack, cut = StackSpec(kernel_launch_s=0.0), Cut(1, batch, sequence, False, "none", packed=packed)
+    stack, cut = StackSpec(kernel_launch_s=0.0), Cut(1, batch, sequence, False, packed=packed)
     return forward_flop(layer_operations(model, stack, cut, kind), cause=cause)
 
 

@@ -26,7 +26,7 @@ from sim.work.layers import FIRST_KIND, block_operations, layer_operations, num_
 from sim.work.memory import held_logits_bytes, logits_bytes, working_bytes
 from sim.work.operations import Block, Cause
 from sim.work.pieces import Cut
-from sim.work.recompute import mixture, recompute_word
+from sim.work.recompute import NOTHING, WHOLE, Recompute, recompute_of
 from sim.work.routing import passes_alone
 from sim.work.sums import block_works, kept_bytes
 
@@ -41,7 +41,7 @@ class Way(NamedTuple):
 
     overlap_tp: bool
     sequence_parallel: bool
-    recompute: str
+    recompute: Recompute
     offloaded_layers: int = 0
 
 
@@ -91,8 +91,8 @@ class CellPrices:
         The rows take the place of the cells. `_fill_in` mixes ways in the same manner, with one share for all cells.
         """
         full, none = (
-            [place for place, way in enumerate(self.ways) if way.recompute == word and not way.offloaded_layers]
-            for word in ("full", "none")
+            [place for place, way in enumerate(self.ways) if way.recompute == kind and not way.offloaded_layers]
+            for kind in (WHOLE, NOTHING)
         )
         tables: dict[str, Any] = {
             name: share * table[..., full, :][..., cell] + (1.0 - share) * table[..., none, :][..., cell]
@@ -100,7 +100,8 @@ class CellPrices:
             if isinstance(table, np.ndarray) and name != "total_s"
         }
         tables["working_bytes"] = self.working_bytes[full][:, cell]
-        return replace(self, ways=tuple(self.ways[place]._replace(recompute="full*") for place in full), **tables)
+        some = Recompute("full", share=0.5)  # whichever share of each row's layers
+        return replace(self, ways=tuple(self.ways[place]._replace(recompute=some) for place in full), **tables)
 
 
 def price_cells(
@@ -131,15 +132,15 @@ def _priced(costs: CostModel, cells: bytes, ways: tuple[Way, ...], slices: int) 
         if stack.overlap_tp_backward != overlap_tp:
             stack = stack.replace(overlap_tp_backward=overlap_tp)
         here = [place for place, way in enumerate(ways) if way[:2] == (overlap_tp, sequence_parallel)]
-        words = dict.fromkeys(ways[way].recompute for way in here)
-        again = dict.fromkeys(word for each in words for word, _ in mixture(each))
+        kinds = dict.fromkeys(ways[way].recompute for way in here)
+        again = dict.fromkeys(part for each in kinds for part, _ in each.mixed)
         operations = block_operations(model, stack, cut)
         for block, of_block in enumerate(operations):
             found = block_costs(block_works(of_block, stack, tuple(again)), compute, groups, costs.fabric)
-            # Embedding and head never run again: their one work stands for all words.
-            of_words = dict(zip(again, found if len(found) > 1 else found * len(again), strict=True))
-            _fill_in(prices, here, block, {word: kept_bytes(of_block, word) for word in words}, of_words)
-        working = {word: working_bytes(operations, model, stack, cut, word) for word in words}
+            # Embedding and head never run again: their one work stands for all.
+            of_parts = dict(zip(again, found if len(found) > 1 else found * len(again), strict=True))
+            _fill_in(prices, here, block, {each: kept_bytes(of_block, each) for each in kinds}, of_parts)
+        working = {each: working_bytes(operations, model, stack, cut, each) for each in kinds}
         for way in here:
             prices.working_bytes[way] = working[ways[way].recompute]
         prices.logits_bytes[here] = logits_bytes(model, stack, cut)
@@ -170,7 +171,6 @@ def _cut_of_cells(costs: CostModel, cells: bytes, slices: int) -> tuple[Cut, Gro
         **dict(zip(LAYER_DEGREES, numbers[:degrees], strict=True)),
         microbatch_size=microbatch_size,
         sequence_parallel=False,
-        recompute="none",
         slices=slices,
         **cut_by_training(costs.training),
     )
@@ -179,20 +179,24 @@ def _cut_of_cells(costs: CostModel, cells: bytes, slices: int) -> tuple[Cut, Gro
 
 
 def _fill_in(
-    prices: CellPrices, ways: Sequence[int], block: int, kept: dict[str, Number], of_words: dict[str, BlockCosts]
+    prices: CellPrices,
+    ways: Sequence[int],
+    block: int,
+    kept: dict[Recompute, Number],
+    of_parts: dict[Recompute, BlockCosts],
 ) -> None:
     """Fill in what a block takes and keeps in some ways, by what runs again in them."""
     for way in ways:
-        word = prices.ways[way].recompute
-        prices.activation_bytes[block, way] = kept[word]
-        for part, share in mixture(word):
-            for place, seconds in enumerate(of_words[part].passes):
+        recompute = prices.ways[way].recompute
+        prices.activation_bytes[block, way] = kept[recompute]
+        for part, share in recompute.mixed:
+            for place, seconds in enumerate(of_parts[part].passes):
                 for cause, each in seconds.items():
                     prices.passes[place, block, cause, way] += share * each
-            for place, leads in enumerate(of_words[part].ahead):
+            for place, leads in enumerate(of_parts[part].ahead):
                 for kind, lead in enumerate(leads):
                     prices.ahead_s[kind, place, block, way] += share * lead
-            for place, occupied in enumerate(of_words[part].card):
+            for place, occupied in enumerate(of_parts[part].card):
                 prices.card_s[place, block, way] += share * occupied
 
 
@@ -232,7 +236,8 @@ def sent_bytes(costs: CostModel, cut: Cut) -> Any:
 def layer_costs(scenario: Scenario) -> BlockCosts:
     """Seconds of one transformer layer and micro-batch, without what data parallelism moves."""
     costs, cut = cost_model(scenario), cut_of(scenario)
-    works = block_works(Block(layer=layer_operations(costs.model, costs.stack, cut)), costs.stack, (cut.recompute,))
+    layer = Block(layer=layer_operations(costs.model, costs.stack, cut))
+    works = block_works(layer, costs.stack, (recompute_of(scenario.plan, costs.model),))
     return block_costs(works, costs.noting(), layer_groups(scenario.plan, scenario.cluster), costs.fabric)[0]
 
 
@@ -329,7 +334,7 @@ class Plans:
         """Share of a plan's passes that have no pass of another micro-batch beside them (`sim.work.routing`)."""
         sizes = self.pp, self.num_chunks, self.num_microbatches, self.like.microbatch_group
         share = passes_alone(self.schedule, *sizes)
-        whole = np.array([way.recompute.startswith("full") for way in self.prices.ways])
+        whole = np.array([way.recompute.mode == "full" for way in self.prices.ways])
         return np.asarray(np.where(whole[self.way], 1.0, share))
 
     @cached_property
@@ -347,8 +352,8 @@ def plans_of(scenario: Scenario) -> Plans:
     plan, stack = scenario.plan, scenario.stack
     degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep)
     layouts = layout_of(cost_model(scenario), degrees, plan.etp > 1, plan.sharding_group, plan.placement)
-    word = recompute_word(plan, scenario.model)
-    way = Way(stack.overlap_tp_backward, plan.sequence_parallel, word, plan.offloaded_layers)
+    recompute = recompute_of(plan, scenario.model)
+    way = Way(stack.overlap_tp_backward, plan.sequence_parallel, recompute, plan.offloaded_layers)
     cell = np.append(layouts.cuts, float(plan.microbatch_size)).tobytes()
     prices = _priced_alone(layouts.costs, cell, (way,), plan.sequence_slices)
     columns = {

@@ -29,7 +29,6 @@ from sim.units import show
 from sim.work.operations import adapters_of
 from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.pieces import Cut
-from sim.work.recompute import recompute_word
 
 _OTHER_NETWORK = 0.1
 """Bandwidths that differ by more are those of another network."""
@@ -121,7 +120,7 @@ def cut_of(scenario: Scenario) -> Cut:
     plan = scenario.plan
     names = ("tp", "cp", "ep", "etp", "microbatch_size", "sequence_parallel")
     cut: dict[str, Any] = {name: getattr(plan, name) for name in names} | cut_by_training(scenario.training)
-    return Cut(**cut, recompute=recompute_word(plan, scenario.model), slices=plan.sequence_slices)
+    return Cut(**cut, slices=plan.sequence_slices)
 
 
 def cut_by_training(training: TrainingSpec) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from sim.pricing.deal import HELD, TRAINED, params_of, put_together
 from sim.pricing.layouts import CostModel, Layouts
 from sim.specs import LayerKind, ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND, HEAD, num_blocks
+from sim.work.recompute import WHOLE
 from sim.work.sums import layer_params
 
 HOOK_LAUNCHES = 25.0, 40.0
@@ -247,7 +248,7 @@ def regathers(plans: Plans) -> Floats:
 
 def fully_recomputed(plans: Plans) -> Bools:
     """Return which plans run every layer's forward again."""
-    return np.array([way.recompute == "full" for way in plans.prices.ways])[plans.way]
+    return np.array([way.recompute == WHOLE for way in plans.prices.ways])[plans.way]
 
 
 def gathered_after_recompute(kind: LayerKind, model: ModelSpec, stack: StackSpec) -> float:

@@ -21,7 +21,7 @@ from sim.search.space import build_space
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.writing import overridden
 from sim.units import value_words
-from sim.work.recompute import recompute_word, searched_word
+from sim.work.recompute import Recompute, own_modules, recompute_of
 
 TECHNIQUES: dict[str, tuple[str, ...]] = {
     "layout": ("tp", "cp", "pp", "dp", "etp"),
@@ -331,7 +331,8 @@ def _not_searched(result: SearchResult, scenario: Scenario) -> str:
         return "it keeps states in host memory; --room modules,block,offload tries that for plans that do not fit"
     if plan.recompute == "per_op":
         return "recompute per_op is searched only if the framework has it or the scenario's own plan uses it"
-    if recompute_word(plan, scenario.model) != searched_word(plan.recompute, result.space.scenario.plan):
+    names = own_modules(result.space.scenario.plan) if plan.recompute == "selective" else ()
+    if recompute_of(plan, scenario.model) != Recompute(plan.recompute, names):
         if not result.room:
             return "it recomputes other modules than the scenario, or recomputes layers in groups"
         return "this recomputation was not priced: the plan fits without it, or a faster way to fit was kept"

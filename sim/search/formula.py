@@ -26,17 +26,14 @@ from sim.search.fields import SCHEDULES, base_plan
 from sim.search.space import Category, Columns, Progress, Space
 from sim.specs import Scenario
 from sim.specs.stack import sends_overlap
-from sim.work.recompute import modules_word
+from sim.work.recompute import Recompute
 
 
 def ways_of(scenario: Scenario, categories: Sequence[Category]) -> tuple[tuple[Way, ...], Ints]:
     """Ways to compute layers: without and with sequence parallelism × what runs again and how many layers are
     offloaded; and of each category the number of the latter."""
     overlap = scenario.stack.overlap_tp_backward
-    kinds = [
-        (modules_word(each.recompute_modules) if each.recompute_modules else each.recompute, each.offloaded_layers)
-        for each in categories
-    ]
+    kinds = [(Recompute(each.recompute, each.recompute_modules), each.offloaded_layers) for each in categories]
     again = list(dict.fromkeys(kinds))
     ways = tuple(Way(overlap, flag, *each) for flag, each in product((False, True), again))
     return ways, np.array([again.index(each) for each in kinds], dtype=np.int64)

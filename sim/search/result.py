@@ -23,7 +23,7 @@ from sim.search.formula import Priced
 from sim.search.space import OF_CATEGORIES, Category, Space
 from sim.specs import ParallelPlan, Scenario
 from sim.units import show_time
-from sim.work.recompute import recompute_word
+from sim.work.recompute import WHOLE, recompute_of
 
 if TYPE_CHECKING:
     from sim.search.risk import Risk
@@ -187,7 +187,7 @@ class SearchResult(NotebookDisplay):
         plan = scenario.plan
         if not has_fields(plan, self.kept_beside(plan)) or not self.space.cuts_experts_as(plan):
             return None
-        if recompute_word(plan, scenario.model) == "full":  # so many layers of a stage that these are all
+        if recompute_of(plan, scenario.model) == WHOLE:  # so many layers of a stage that these are all
             plan = plan.replace(recompute_method="uniform", recompute_num_layers=1)
         wanted = {name: getattr(plan, name) for name in FIELDS}
         rows, categories = self.space.masks(wanted, self.categories)

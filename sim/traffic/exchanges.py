@@ -34,6 +34,7 @@ from sim.schedules.actions import B, F, I, W
 from sim.specs import Scenario
 from sim.work.layers import Stage, block_operations, deal_stages
 from sim.work.operations import BlockWork, Cause, Collective, Phase
+from sim.work.recompute import recompute_of
 from sim.work.sums import block_works
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = range(3)
@@ -83,7 +84,7 @@ def stage_exchanges(scenario: Scenario, stages: tuple[Stage, ...]) -> tuple[Exch
     operations = block_operations(scenario.model, stack, cut)
     tables: defaultdict[tuple[str, bool], Floats] = defaultdict(lambda: np.zeros((len(operations), 3, 5)))
     for place, (of_block, visited) in enumerate(zip(operations, visited_blocks(scenario), strict=True)):
-        (work,) = block_works(of_block, stack, (cut.recompute,))
+        (work,) = block_works(of_block, stack, (recompute_of(plan, scenario.model),))
         moved = list(_within(work, compute, groups, fabric))
         if moves:
             passes = block_costs([work], compute, groups, fabric)[0].passes
@@ -268,7 +269,7 @@ def _in_layers(scenario: Scenario, whole: Floats) -> Iterator[StepCollective]:
     microbatches = scenario.num_microbatches * plan.sequence_slices / plan.pp
     blocks = block_operations(scenario.model, scenario.stack, cut)
     for count, block in zip(whole, blocks, strict=False):
-        (work,) = block_works(block, scenario.stack, (cut.recompute,))
+        (work,) = block_works(block, scenario.stack, (recompute_of(plan, scenario.model),))
         for phase in (work.forward, work.input_grad, work.weight_grad, work.recompute):
             for item in phase.collectives:
                 size, times = sizes[item.group], float(microbatches * count)

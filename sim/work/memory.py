@@ -12,7 +12,7 @@ from sim.specs import ModelSpec, Scenario, StackSpec
 from sim.work.layers import FIRST_KIND
 from sim.work.operations import Block, Operation
 from sim.work.pieces import Cut, key_value_width, vocabulary_rows
-from sim.work.recompute import read_recompute
+from sim.work.recompute import NOTHING, Recompute
 from sim.work.sums import gradients_alive, layer_bytes
 
 CACHED = 0.058
@@ -113,20 +113,21 @@ def held_logits_bytes(model: ModelSpec, stack: StackSpec, cut: Cut) -> Number:
     return cut.tokens * vocabulary_rows(model, stack, cut) * (own + gathered)
 
 
-def working_bytes(blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, cut: Cut, word: str) -> Number:
-    """The largest short-lived buffer besides what is kept, under a word of `sim.work.recompute`. [bytes]
+def working_bytes(
+    blocks: Sequence[Block], model: ModelSpec, stack: StackSpec, cut: Cut, recompute: Recompute = NOTHING
+) -> Number:
+    """The largest short-lived buffer besides what is kept. [bytes]
 
     blocks : those of the cut.
     """
-    said = read_recompute(word)
     again: Number = 0.0
     backward: Number = 0.0
     pool: Number = 0.0
     for layer in (block.layer for block in blocks[FIRST_KIND : FIRST_KIND + len(model.layer_kinds)]):
-        if said.mode == "full":  # a group of layers, whose inputs but the first one's are alive only then
-            again = np.maximum(again, said.group * layer_bytes(layer, "none"))
-        elif said.mode != "none":
-            again = np.maximum(again, layer_bytes(layer, "none") - layer_bytes(layer, word))
+        if recompute.mode == "full":  # a group of layers, whose inputs but the first one's are alive only then
+            again = np.maximum(again, recompute.group * layer_bytes(layer))
+        elif recompute.mode != "none":
+            again = np.maximum(again, layer_bytes(layer) - layer_bytes(layer, recompute))
         if stack.cuda_graph_scope:
             pool = np.maximum(pool, graph_bytes(layer, model, cut))
             layer = tuple(each._replace(scratch=0.0) for each in layer)

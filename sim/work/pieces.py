@@ -40,7 +40,6 @@ class Cut:
     microbatch_size: Number
     sequence_length: Number
     sequence_parallel: bool
-    recompute: str
     width: int = 2
     cp: Number = 1
     format: Format | None = None

@@ -1,16 +1,11 @@
-"""The part of a layer that runs again in the backward, as one word that plans, cuts and cells share.
-
-The words are `none`, `selective` (the attention core), `selective:layernorm+moe_act` (modules), `per_op` and `full`.
-With `full:4:0.25` layers run again in groups of four, and a quarter of the groups' inputs is kept. With `full*0.4` a
-stage runs four tenths of its layers again whole, and the others not.
-"""
+"""The part of a layer that runs again in the backward: what plans, ways and cells say of it, and what it comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,74 +15,60 @@ from sim.specs.plan import DEFAULT_RECOMPUTE_MODULES, RECOMPUTE_MODULES, what_is
 from sim.work.operations import Cause, Kernel, Phase
 
 
-@dataclass(frozen=True, slots=True)
-class Recompute:
-    """What a word says.
+class Recompute(NamedTuple):
+    """What of a layer runs again.
 
     mode : none, selective, per_op or full.
-    modules : of operations, that selective recomputation runs again.
-    names : of what was asked for, as in `plan.recompute_modules`.
-    group : layers that run again together.
+    names : of what selective recomputation was asked for, as in `plan.recompute_modules`, in that table's order.
+    group : layers that run again together, whole.
     kept : of their inputs, the share that is kept.
     share : of layers, the share that full recomputation runs again.
     """
 
-    mode: str
-    modules: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
+    mode: str = "none"
+    names: tuple[str, ...] = ()
     group: int = 1
     kept: float = 1.0
     share: float = 1.0
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """Modules of operations that selective recomputation runs again."""
+        return frozenset(part for name in self.names for part in RECOMPUTE_MODULES[name])
 
-@cache
-def read_recompute(word: str) -> Recompute:
-    """What a word of `recompute_word` says."""
-    mode, _, rest = word.partition(":")
-    if "*" in mode:
-        return Recompute("full", share=float(mode.partition("*")[2]))
-    if mode == "full" and rest:
-        group, _, kept = rest.partition(":")
-        return Recompute(mode, group=int(group), kept=float(kept))
-    if mode != "selective":
-        return Recompute(mode)
-    names = frozenset(rest.split("+") if rest else DEFAULT_RECOMPUTE_MODULES)
-    return Recompute(mode, frozenset(part for name in names for part in RECOMPUTE_MODULES[name]), names)
+    @property
+    def mixed(self) -> tuple[tuple[Recompute, float], ...]:
+        """Ways to recompute one layer that this mixes, each with its share of the layers."""
+        return ((self, 1.0),) if self.share == 1.0 else ((WHOLE, self.share), (NOTHING, 1.0 - self.share))
 
 
-def recompute_word(plan: ParallelPlan, model: ModelSpec) -> str:
-    """What a plan recomputes of a model.
+NOTHING, WHOLE = Recompute(), Recompute("full")
+
+
+def recompute_of(plan: ParallelPlan, model: ModelSpec) -> Recompute:
+    """Return what a plan recomputes of a model.
 
     Of stages that hold a layer more than others it is the mean over all of them.
     """
-    if plan.recompute == "selective":
-        return selective_word(plan)
-    if plan.recompute != "full" or (plan.recompute_method, plan.recompute_num_layers) == ("uniform", 1):
-        return plan.recompute
     number, stages = plan.recompute_num_layers, plan.num_stages
+    if plan.recompute == "selective":
+        return Recompute("selective", own_modules(plan))
+    if plan.recompute != "full":
+        return Recompute(plan.recompute)
     if plan.recompute_method == "block":
-        share = number * stages / model.num_layers
-        return "full" if share >= 1.0 else f"full*{share!r}"
+        return Recompute("full", share=min(1.0, number * stages / model.num_layers))
     groups = -(-model.num_layers // (stages * number))
-    return f"full:{number}:{min(1.0, groups * stages / model.num_layers)!r}"
-
-
-def selective_word(plan: ParallelPlan) -> str:
-    """What selective recomputation of a plan's modules is; the attention core where it names none."""
-    return modules_word(own_modules(plan))
+    kept = min(1.0, groups * stages / model.num_layers) if number > 1 else 1.0
+    return Recompute("full", group=number, kept=kept)
 
 
 def own_modules(plan: ParallelPlan) -> tuple[str, ...]:
-    """Modules that selective recomputation of a plan runs again, in the order of RECOMPUTE_MODULES."""
+    """Modules that selective recomputation of a plan runs again, in the order of RECOMPUTE_MODULES.
+
+    The attention core where it names none.
+    """
     names = plan.recompute_modules or DEFAULT_RECOMPUTE_MODULES
     return tuple(name for name in RECOMPUTE_MODULES if name in names)
-
-
-def modules_word(names: Sequence[str]) -> str:
-    """What recomputation of some modules is."""
-    if tuple(names) == DEFAULT_RECOMPUTE_MODULES:
-        return "selective"
-    return f"selective:{'+'.join(name for name in RECOMPUTE_MODULES if name in names)}"
 
 
 def module_sets(model: ModelSpec, stack: StackSpec) -> tuple[tuple[str, ...], ...]:
@@ -107,17 +88,6 @@ def module_sets(model: ModelSpec, stack: StackSpec) -> tuple[tuple[str, ...], ..
     return tuple(each for each in sets if not ("moe" in each and {"moe_act", "shared_experts"} & {*each}))
 
 
-def searched_word(mode: str, plan: ParallelPlan) -> str:
-    """What a search's mode recomputes: selective the modules of the scenario's own plan, full each layer alone."""
-    return selective_word(plan) if mode == "selective" else mode
-
-
-def mixture(word: str) -> tuple[tuple[str, float], ...]:
-    """Ways to recompute one layer that a word mixes, each with its share of the layers."""
-    share = read_recompute(word).share
-    return ((word, 1.0),) if share == 1.0 else (("full", share), ("none", 1.0 - share))
-
-
 CHECKPOINT_LAUNCHES = 14.0
 """Launches in whose time the host saves and sets the states of random numbers around a module, or a layer, that runs
 again, and sets up its autograd. Set on Megatron-Bridge's card on recomputing modules of Moonlight one at a time, where
@@ -125,20 +95,20 @@ the host sets the pace: 0.35 ms a layer for an activation (moe_act), 0.65 for at
 attention's projections, most of which their kernels are not."""
 
 
-def again(forward: Phase, word: str, stack: StackSpec) -> Phase:
+def again(forward: Phase, recompute: Recompute, stack: StackSpec) -> Phase:
     """Return what of a layer's forward runs again in the backward; of layers treated differently, the mean."""
-    said, setups = read_recompute(word), stack.counted_launches * CHECKPOINT_LAUNCHES
-    if said.mode == "selective":
+    setups = stack.counted_launches * CHECKPOINT_LAUNCHES
+    if recompute.mode == "selective":
         # Modules run again one by one, and every norm by itself; CUDA graphs launch their own.
         launched, count = {item.module for item in forward.operations if not item.graphed}, 0
-        for name in said.names:
+        for name in recompute.names:
             here = [part in launched for part in RECOMPUTE_MODULES[name]]
             count += sum(here) if name == "layernorm" else any(here)
-        return replace(forward.of_modules(said.modules), setups=setups * count)
-    if said.mode == "full":
-        whole = replace(_until_saved(forward, stack), setups=setups / said.group)
-        return whole.scaled(said.share) if said.share < 1.0 else whole
-    return {"none": Phase(), "per_op": _per_op(forward)}[said.mode]
+        return replace(forward.of_modules(recompute.modules), setups=setups * count)
+    if recompute.mode == "full":
+        whole = replace(_until_saved(forward, stack), setups=setups / recompute.group)
+        return whole.scaled(recompute.share) if recompute.share < 1.0 else whole
+    return {"none": Phase(), "per_op": _per_op(forward)}[recompute.mode]
 
 
 LAST_SUMS = ("residual", "add shared expert")

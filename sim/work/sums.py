@@ -20,19 +20,19 @@ from sim.work.operations import Adapters, Block, BlockWork, Cause, Operation, Ph
 from sim.work.optimizer import MOMENTS
 from sim.work.pieces import Cut
 from sim.work.recompute import (
+    NOTHING,
     PER_OP_SENT,
+    Recompute,
     again,
-    mixture,
     per_op_multiplies,
-    read_recompute,
-    recompute_word,
+    recompute_of,
     run_again_share,
 )
 
 # Work -----------------------------------------------------------------------------------------------------------------
 
 
-def block_works(block: Block, stack: StackSpec, recomputes: Sequence[str]) -> list[BlockWork]:
+def block_works(block: Block, stack: StackSpec, recomputes: Sequence[Recompute] = (NOTHING,)) -> list[BlockWork]:
     """Return the work of a block under several ways to recompute, which share all other phases.
 
     Only a layer runs again: a block without one has the same work under all of them.
@@ -44,8 +44,8 @@ def block_works(block: Block, stack: StackSpec, recomputes: Sequence[str]) -> li
         layer = [phase.in_graph(graphed, graphs) for phase, graphs in zip(layer, (1, 1, 0), strict=True)]
     forward = around[0] + layer[0]
     gradients = (layer[1] + around[1], layer[2] + around[2])
-    words = recomputes if block.layer else ("none",)
-    return [BlockWork(forward, *gradients, again(layer[0], word, stack)) for word in words]
+    recomputes = recomputes if block.layer else (NOTHING,)
+    return [BlockWork(forward, *gradients, again(layer[0], each, stack)) for each in recomputes]
 
 
 def _passes(operations: Sequence[Operation]) -> list[Phase]:
@@ -117,7 +117,7 @@ def held_blocks(
     model: ModelSpec, tp: Number = 1, ep: Number = 1, etp: Number = 1, adapters: Adapters | None = None
 ) -> tuple[Block, ...]:
     """Return the blocks of a model for what they hold, whatever the tokens."""
-    return block_operations(model, _PLAIN, Cut(tp, 1, 1, False, "none", ep=ep, etp=etp, adapters=adapters))
+    return block_operations(model, _PLAIN, Cut(tp, 1, 1, False, ep=ep, etp=etp, adapters=adapters))
 
 
 def part_params(
@@ -133,7 +133,7 @@ def model_blocks(
     model: ModelSpec, batch: float = 1, sequence: float = 1, packed: int | None = None, adapters: Adapters | None = None
 ) -> tuple[tuple[int, Block], ...]:
     """Return the blocks of a model on a single GPU, for so many tokens, each with how often the model has it."""
-    cut = Cut(1, batch, sequence, False, "none", packed=packed, adapters=adapters)
+    cut = Cut(1, batch, sequence, False, packed=packed, adapters=adapters)
     counts = (1, 1, *(model.layers_of(kind) for kind in model.layer_kinds), model.num_mtp_layers)
     return tuple(zip(counts, block_operations(model, _PLAIN, cut), strict=True))
 
@@ -167,7 +167,7 @@ def active_params(model: ModelSpec) -> int:
 @lru_cache(maxsize=256)
 def layer_params(model: ModelSpec, kind: LayerKind | None = None) -> int:
     """Return the parameters of one transformer layer, its norms and experts included. Default: the last layer."""
-    return int(params(layer_operations(model, _PLAIN, Cut(1, 1, 1, False, "none"), kind)))
+    return int(params(layer_operations(model, _PLAIN, Cut(1, 1, 1, False), kind)))
 
 
 # FLOPs ----------------------------------------------------------------------------------------------------------------
@@ -217,13 +217,13 @@ def hardware_flop(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan) 
 
     .. [1] Korthikanti et al. 2022, arXiv:2205.05198, appendix A.
     """
-    said, more = read_recompute(recompute_word(plan, model)), 0.0
+    recompute, more = recompute_of(plan, model), 0.0
     for count, block in _step(model, training)[FIRST_KIND:]:
-        if said.mode == "selective":
-            more += count * forward_flop(block.layer, said.modules)
-        elif said.mode == "full":
-            more += count * said.share * forward_flop(block.operations)
-        elif said.mode == "per_op":
+        if recompute.mode == "selective":
+            more += count * forward_flop(block.layer, recompute.modules)
+        elif recompute.mode == "full":
+            more += count * recompute.share * forward_flop(block.operations)
+        elif recompute.mode == "per_op":
             kernels = [kernel for each in block.layer for kernel in each.forward]
             again = (run_again_share(*each) * each[0].model_flop for each in per_op_multiplies(kernels))
             more += count * float(sum(again))
@@ -237,21 +237,20 @@ THROWN_AWAY = {"layernorm", "mla_up_proj", "moe_act"}
 transformer_config.py, recompute_modules); others run again from their input."""
 
 
-def kept_bytes(block: Block, word: str) -> Number:
-    """Return what a block keeps of one micro-batch for the backward, under a word of `sim.work.recompute`. [bytes]
+def kept_bytes(block: Block, recompute: Recompute) -> Number:
+    """Return what a block keeps of one micro-batch for the backward. [bytes]
 
     Of layers that are treated differently it is the mean.
     """
     around = _sizes(each for operation in block.around for each in operation.kept)
-    return around + layer_bytes(block.layer, word) if block.layer else around
+    return around + layer_bytes(block.layer, recompute) if block.layer else around
 
 
-def layer_bytes(operations: Sequence[Operation], word: str) -> Number:
+def layer_bytes(operations: Sequence[Operation], recompute: Recompute = NOTHING) -> Number:
     """Return what one layer keeps. [bytes]"""
-    said = read_recompute(word)
-    if said.share < 1.0:
-        return sum(share * layer_bytes(operations, each) for each, share in mixture(word))
-    return (said.kept if said.mode == "full" else 1.0) * _sizes(_kept_tensors(operations, word))
+    if recompute.share < 1.0:
+        return sum(share * layer_bytes(operations, each) for each, share in recompute.mixed)
+    return (recompute.kept if recompute.mode == "full" else 1.0) * _sizes(_kept_tensors(operations, recompute))
 
 
 def _sizes(tensors: Iterable[Tensor]) -> Number:
@@ -259,18 +258,18 @@ def _sizes(tensors: Iterable[Tensor]) -> Number:
     return sum(each.nbytes * each.mean for each in {tensor.name: tensor for tensor in tensors}.values())
 
 
-def _kept_tensors(operations: Sequence[Operation], word: str) -> list[Tensor]:
+def _kept_tensors(operations: Sequence[Operation], recompute: Recompute) -> list[Tensor]:
     """Tensors that are in memory until the backward; some of them several times."""
-    said = read_recompute(word)
     first = next(tensor for each in operations for tensor in each.reads)
-    if said.mode == "full":
+    if recompute.mode == "full":
         return [first]
-    if said.mode == "per_op":
+    if recompute.mode == "per_op":
         return _kept_per_op(operations, first)
-    kept = [tensor for each in operations if each.module not in said.modules for tensor in each.kept]
+    modules = recompute.modules
+    kept = [tensor for each in operations if each.module not in modules for tensor in each.kept]
     gone: set[str] = set()
-    parts = {name: frozenset(RECOMPUTE_MODULES[name]) for name in said.names}
-    for name in said.names:
+    parts = {name: frozenset(RECOMPUTE_MODULES[name]) for name in recompute.names}
+    for name in recompute.names:
         if any(parts[name] < each for each in parts.values()):
             continue  # it is a part of another that runs again
         region = [each for each in operations if each.module in RECOMPUTE_MODULES[name]]

@@ -28,7 +28,7 @@ def step(scenario):
     return estimate(scenario).step_time_s
 
 
-CUT = Cut(tp=1, microbatch_size=1, sequence_length=1024, sequence_parallel=False, recompute="none", ep=8)
+CUT = Cut(tp=1, microbatch_size=1, sequence_length=1024, sequence_parallel=False, ep=8)
 
 
 # Megatron-Bridge's card on CUDA graphs (NVIDIA-NeMo/Megatron-Bridge:skills/nemo-mbridge-perf-cuda-graphs): scoped graphs of
@@ -54,7 +54,7 @@ def test_memory_of_graphs():
     """Places for a layer's input, output and their gradients, and temporaries that nothing else can use. [bytes]"""
     one, plain = scenario_of(QWEN, scoped(*SCOPE), ep=8), scenario_of(QWEN, ep=8)
     more, less = (
-        working_bytes(block_operations(each.model, each.stack, CUT), each.model, each.stack, CUT, "none")
+        working_bytes(block_operations(each.model, each.stack, CUT), each.model, each.stack, CUT)
         for each in (one, plain)
     )
     assert more - less == graph_bytes((), one.model, CUT) == 2 * 1024 * (2 * 32 * 128 + 2 * 4 * 128 + 4 * 2048)

@@ -156,7 +156,7 @@ def test_parameters_and_multiplies(mixer, module, groups, state, chunk):
         linear_num_heads=HEADS, linear_head_dim=COLUMNS, linear_num_key_heads=groups, linear_key_head_dim=state,
         linear_conv_kernel=TAPS,
     )  # fmt: skip
-    layer = layer_operations(model, StackSpec(kernel_launch_s=0.0), Cut(1, BATCH, SEQUENCE, False, "none"))
+    layer = layer_operations(model, StackSpec(kernel_launch_s=0.0), Cut(1, BATCH, SEQUENCE, False))
     counted = [each for each in layer if each.name != "norm"]
     torch.manual_seed(1)
     real = module(groups, state, chunk).double()

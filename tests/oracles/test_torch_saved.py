@@ -114,7 +114,7 @@ def test_an_eager_layer(batch, sequence, targets):
     x = torch.randn(batch, sequence, MODEL.hidden_size, dtype=torch.bfloat16, requires_grad=True)
     angles = tuple(torch.randn(sequence, MODEL.head_dim, dtype=torch.bfloat16) for _ in range(2))
     measured = saved_bytes(layer, (x * 1, *angles), (*angles, *layer.parameters()))
-    counted = layer_activation_bytes(MODEL, EAGER, Cut(1, batch, sequence, False, "none", adapters=adapters))
+    counted = layer_activation_bytes(MODEL, EAGER, Cut(1, batch, sequence, False, adapters=adapters))
     inputs = 2 * 2 * batch * sequence * MODEL.hidden_size
     statistics = 2 * 4 * batch * sequence  # an fp32 number a row and norm
     assert counted == pytest.approx(measured - statistics + inputs, rel=2e-3)
@@ -135,7 +135,7 @@ def test_an_activation_written_out(batch, sequence):
         for run in (functional.gelu, gelu_new)
     )
     fused, written_out = (
-        layer_activation_bytes(model, EAGER.replace(fused_activation=fused), Cut(1, batch, sequence, False, "none"))
+        layer_activation_bytes(model, EAGER.replace(fused_activation=fused), Cut(1, batch, sequence, False))
         for fused in (True, False)
     )
     assert written_out - fused == pytest.approx(apart - whole, rel=1e-6)
@@ -153,7 +153,7 @@ def test_attention_in_fp32(batch, sequence):
 
     measured = saved_bytes(core, (scores * 1, values), (values,))
     stack = EAGER.replace(attention="math", fused_softmax=False)
-    counted = attention_core_bytes(model, stack, Cut(1, batch, sequence, False, "none", width=4))
+    counted = attention_core_bytes(model, stack, Cut(1, batch, sequence, False, width=4))
     assert counted == pytest.approx(measured - 3 * scores.numel())  # a CPU's mask has 4 bytes, a GPU's one
 
 
@@ -164,7 +164,7 @@ def test_the_loss_of_whole_logits(batch, sequence):
     labels = torch.zeros(batch * sequence, dtype=torch.long)
     kept = saved_bytes(lambda x, to: functional.cross_entropy(x.float(), to), (logits * 1, labels), (labels,))
     fused, apart = (
-        logits_bytes(MODEL, EAGER.replace(fused_cross_entropy=fused), Cut(1, batch, sequence, False, "none"))
+        logits_bytes(MODEL, EAGER.replace(fused_cross_entropy=fused), Cut(1, batch, sequence, False))
         for fused in (True, False)
     )
     assert apart - fused == pytest.approx(kept, abs=64)

@@ -107,7 +107,7 @@ def test_multiplies_are_those_of_transformers(name):
 @rows(("heads", "columns", "batch", "sequence"), [(8, 32, 1, 64), (8, 48, 3, 40)])
 def test_flash_attention_runs_five_multiplies_backward_and_is_credited_four(heads, columns, batch, sequence):
     model = ModelSpec(num_layers=2, hidden_size=256, num_heads=heads, head_dim=columns, vocab_size=512)
-    shape, cut = (batch, heads, sequence, columns), Cut(1, batch, sequence, False, "none")
+    shape, cut = (batch, heads, sequence, columns), Cut(1, batch, sequence, False)
     math, flash = (layer_work(model, StackSpec(attention=name, kernel_launch_s=0.0), cut) for name in ("math", "flash"))
     (forward,) = (operation for operation in flash.forward.operations if operation.kind == "attention")
     (backward,) = (operation for operation in flash.input_grad.operations if operation.kind == "attention")

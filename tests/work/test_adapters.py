@@ -36,10 +36,10 @@ def test_multiplies_of_an_adapted_linear_are_those_torch_counts():
         y.sum().backward()
 
     def work_with(target):
-        one, cut = scenario_of(), Cut(1, 1, tokens, False, "none", adapters=Adapters(r, (target,)) if target else None)
+        one, cut = scenario_of(), Cut(1, 1, tokens, False, adapters=Adapters(r, (target,)) if target else None)
         write, read = Writer(one.model, one.stack, cut), Tensor("context", tokens, k, 2)
         write.linear("attention output", "attn", read, [read.like("output", n)], [Weight(n, k)], cut_by="rows")
-        return block_works(Block(tuple(write.operations)), one.stack, ("none",))[0]
+        return block_works(Block(tuple(write.operations)), one.stack)[0]
 
     trained, adapted, frozen = (work_with(target) for target in ("", "linear_proj", "linear_fc1"))
     assert adapted.forward.flop == forward.get_total_flops()
@@ -81,7 +81,7 @@ def test_only_adapters_have_gradients_and_an_optimizer():
 def test_no_weight_is_trained_but_adapters(model):
     one = scenario_of(model=model)
     for kind in one.model.layer_kinds:
-        work = layer_work(one.model, one.stack, Cut(1, 1, 4096, False, "none", adapters=EVERY), kind)
+        work = layer_work(one.model, one.stack, Cut(1, 1, 4096, False, adapters=EVERY), kind)
         assert all("adapter" in item.name for item in work.weight_grad.operations)
 
 
@@ -110,7 +110,7 @@ def test_what_adapters_of_peft_keep_is_what_torch_saves(way):
 
     one = scenario_of()
     stack = one.stack.replace(peft_adapters=way)
-    write = Writer(one.model, stack, Cut(1, 1, tokens, False, "none", adapters=Adapters(r, ("linear_qkv",))))
+    write = Writer(one.model, stack, Cut(1, 1, tokens, False, adapters=Adapters(r, ("linear_qkv",))))
     read = Tensor("normed", tokens, k, 2)
     outs = [read.like(name, n) for name, n in zip("qkv", widths, strict=True)]
     write.linear("query, key, value", "attn", read, outs, [Weight(n, k) for n in widths], cut_by="columns")

@@ -13,8 +13,7 @@ MODEL = ModelSpec(num_layers=4, hidden_size=4096, num_heads=32, num_kv_heads=8, 
 
 
 def cut(cp, **changes):
-    return Cut(**{"tp": 2, "cp": cp, "microbatch_size": 1, "sequence_length": 8192, "sequence_parallel": False,
-                  "recompute": "none", **changes})  # fmt: skip
+    return Cut(**{"tp": 2, "cp": cp, "microbatch_size": 1, "sequence_length": 8192, "sequence_parallel": False, **changes})  # fmt: skip
 
 
 def core(by_heads, cp, **changes):

@@ -12,9 +12,13 @@ from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_sce
 from sim.work.layers import deal_stages
 from sim.work.memory import by_rank, logits_bytes
 from sim.work.pieces import Cut
+from sim.work.recompute import NOTHING, WHOLE, Recompute
 from sim.work.sums import hardware_flop, model_flop, part_params, total_params
 
 MATH = StackSpec(attention="math", fused_cross_entropy=False, kernel_launch_s=0.0)
+
+
+SELECTIVE = Recompute("selective", ("core_attn",))
 
 
 def gpt(heads, hidden, layers, **more):
@@ -95,17 +99,17 @@ def test_mfu_of_published_step_times(model, batch, gpus, seconds, mfu):
         assert ours == pytest.approx(56.05, abs=0.005)
 
 
-def cut(tp=1, batch=1, sequence=2048, sequence_parallel=False, recompute="none"):
-    return Cut(tp, batch, sequence, sequence_parallel, recompute)
+def cut(tp=1, batch=1, sequence=2048, sequence_parallel=False):
+    return Cut(tp, batch, sequence, sequence_parallel)
 
 
 # Korthikanti et al. 2022, table 2: name -> (sequence parallel, recompute, bytes as a multiple of s b h).
 KORTHIKANTI = {
-    "tensor parallel": (False, "none", lambda t, score: 10 + 24 / t + 5 * score / t),
-    "and sequence parallel": (True, "none", lambda t, score: (34 + 5 * score) / t),
-    "and selective": (False, "selective", lambda t, score: 10 + 24 / t),
-    "and both": (True, "selective", lambda t, score: 34 / t),
-    "full": (False, "full", lambda t, score: 2),
+    "tensor parallel": (False, NOTHING, lambda t, score: 10 + 24 / t + 5 * score / t),
+    "and sequence parallel": (True, NOTHING, lambda t, score: (34 + 5 * score) / t),
+    "and selective": (False, SELECTIVE, lambda t, score: 10 + 24 / t),
+    "and both": (True, SELECTIVE, lambda t, score: 34 / t),
+    "full": (False, WHOLE, lambda t, score: 2),
 }
 
 
@@ -114,7 +118,7 @@ KORTHIKANTI = {
 @rows(("model", "batch", "sequence"), [(GPT3, 1, 2048), (GPT_22B, 4, 2048), (GPT_530B, 1, 1024)])
 def test_activation_bytes_of_a_layer(mode, tp, model, batch, sequence):
     sequence_parallel, recompute, formula = KORTHIKANTI[mode]
-    kept = layer_activation_bytes(model, MATH, cut(tp, batch, sequence, sequence_parallel, recompute))
+    kept = layer_activation_bytes(model, MATH, cut(tp, batch, sequence, sequence_parallel), recompute)
     sbh = sequence * batch * model.hidden_size
     assert kept == pytest.approx(sbh * formula(tp, model.num_heads * sequence / model.hidden_size), rel=1e-12)
 
@@ -122,10 +126,10 @@ def test_activation_bytes_of_a_layer(mode, tp, model, batch, sequence):
 # The paper's section 5: share of the bytes saved by selective recomputation, and the FLOPs it adds.
 @rows(("model", "saved", "added"), [(GPT3, 70, 2.7), (GPT_530B, 65, 1.6)])
 def test_what_selective_recomputation_saves_and_costs(model, saved, added):
-    none, selective = (layer_activation_bytes(model, MATH, cut(recompute=mode)) for mode in ("none", "selective"))
+    none, selective = (layer_activation_bytes(model, MATH, cut(), mode) for mode in (NOTHING, SELECTIVE))
     assert 100 * (1 - selective / none) == pytest.approx(saved, abs=0.6)
     # Its printed FLOPs count the recomputed core three times; it runs once.
-    work = layer_work(model, MATH, cut(recompute="selective"))
+    work = layer_work(model, MATH, cut(), recompute=SELECTIVE)
     again = work.recompute.flop / (work.forward.flop + work.input_grad.flop + work.weight_grad.flop)
     assert 300 * again == pytest.approx(added, abs=0.1)
 
@@ -183,9 +187,9 @@ def test_tensor_parallel_volume_of_a_layer(sequence_parallel):
 
 
 def test_full_recomputation_repeats_the_forwards_collectives():
-    work = layer_work(GPT3, MATH, cut(tp=8, recompute="full"))
+    work = layer_work(GPT3, MATH, cut(tp=8), recompute=WHOLE)
     assert work.recompute.collectives == work.forward.collectives
-    assert not layer_work(GPT3, MATH, cut(tp=8, recompute="selective")).recompute.collectives
+    assert not layer_work(GPT3, MATH, cut(tp=8), recompute=SELECTIVE).recompute.collectives
 
 
 # Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 7.5B parameters, 64 replicas, 2 + 2 + 12 bytes each. [GB]
@@ -226,6 +230,6 @@ def test_a_vocabulary_over_all_stages_is_held_once_and_evenly(tied):
 def test_context_parallelism_exchanges_keys_and_values_of_the_sequence(attention):
     """Two matrices of 8192 tokens by 8 heads of 128 over tp 2, 16 bits a number."""
     model, stack = gpt(32, 4096, 32, num_kv_heads=8), StackSpec(attention=attention, kernel_launch_s=0.0)
-    works = (layer_work(model, stack, Cut(2, 1, 8192, True, "none", cp=cp)) for cp in (1, 4))
+    works = (layer_work(model, stack, Cut(2, 1, 8192, True, cp=cp)) for cp in (1, 4))
     exchanged = [[item.nbytes for item in work.forward.collectives if item.group == "cp"] for work in works]
     assert exchanged == [[], [2 * 2 * 8192 * 8 * 128 / 2]]

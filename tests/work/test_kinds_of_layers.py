@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from asked import asked
-from counts import head_work, layer_forward_flop, layer_work, layer_works
+from counts import head_work, layer_forward_flop, layer_work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from sim.work.layers import block_operations, deal_stages, layer_operations
 from sim.work.memory import held_logits_bytes, logits_bytes, working_bytes
 from sim.work.operations import Cause
 from sim.work.pieces import Cut
-from sim.work.recompute import module_sets, modules_word
+from sim.work.recompute import NOTHING, WHOLE, Recompute, module_sets
 from sim.work.sums import (
     active_params,
     block_works,
@@ -91,7 +91,7 @@ def cuts(draw):
     """How a layer is cut: by tensor parallelism with sequence parallelism, by context and experts; in any format."""
     tp = draw(st.sampled_from([1, 2, 4]))
     return Cut(
-        tp, 1, 512, tp > 1, "none", cp=draw(st.sampled_from([1, 2])), ep=draw(st.sampled_from([1, 2, 8])),
+        tp, 1, 512, tp > 1, cp=draw(st.sampled_from([1, 2])), ep=draw(st.sampled_from([1, 2, 8])),
         etp=draw(st.sampled_from([1, tp])), format=draw(st.sampled_from([None, *FORMATS.values()])),
     )  # fmt: skip
 
@@ -145,9 +145,10 @@ def test_a_gpu_holds_a_weight_whole_or_its_share_of_it(model, cut):
 @given(models(), cuts())
 def test_memory_is_never_below_zero_and_recomputation_never_costs_any(model, cut):
     blocks = block_operations(model, STACK, cut)
-    sets = [modules_word(names) for names in module_sets(model, STACK)]
-    for word in ("none", "full", "per_op", "full:4:0.25", "full*0.5", *sets):
-        assert working_bytes(blocks, model, STACK, cut, word) >= 0
+    sets = [Recompute("selective", names) for names in module_sets(model, STACK)]
+    ways = NOTHING, WHOLE, Recompute("per_op"), Recompute("full", share=0.5)
+    for way in (*ways, Recompute("full", group=4, kept=0.25), *sets):
+        assert working_bytes(blocks, model, STACK, cut, way) >= 0
     assert min(logits_bytes(model, STACK, cut), held_logits_bytes(model, STACK, cut)) >= 0
     for kind in model.layer_kinds:
         layer = layer_operations(model, STACK, cut, kind)
@@ -155,11 +156,11 @@ def test_memory_is_never_below_zero_and_recomputation_never_costs_any(model, cut
         assert all(
             kernel.nbytes >= 0 for each in layer for kernel in (*each.forward, *each.input_grad, *each.weight_grad)
         )
-        none, full, per_op, half = (layer_bytes(layer, word) for word in ("none", "full", "per_op", "full*0.5"))
+        none, full, per_op, half = (layer_bytes(layer, way) for way in ways)
         assert 0 < full <= half <= none
         assert full <= per_op
-        for word in sets:
-            assert full <= layer_bytes(layer, word) <= none
+        for way in sets:
+            assert full <= layer_bytes(layer, way) <= none
 
 
 @given(models())
@@ -205,11 +206,11 @@ def test_multi_token_prediction_adds_a_layer_a_projection_and_logits(model):
     logits = 2.0 * tokens * h * model.vocab_size
     added = model_flop(more, training) - model_flop(alone, training)
     assert added == pytest.approx(3 * (layer + projection + logits), rel=1e-12)
-    cut = Cut(1, 2, 256, False, "none")
-    works = layer_works(more, STACK, cut, ("none",), more.mtp_kind)
-    (module,) = block_works(block_operations(more, STACK, cut)[-1], STACK, ("none",))
-    assert module.forward.flop - works[0].forward.flop == projection
-    assert module.weight_grad.flop - works[0].weight_grad.flop == projection
+    cut = Cut(1, 2, 256, False)
+    work = layer_work(more, STACK, cut, more.mtp_kind)
+    (module,) = block_works(block_operations(more, STACK, cut)[-1], STACK)
+    assert module.forward.flop - work.forward.flop == projection
+    assert module.weight_grad.flop - work.weight_grad.flop == projection
     heads = [head_work(each, STACK, cut).forward.flop for each in (alone, more)]
     assert heads[1] - heads[0] == logits
 

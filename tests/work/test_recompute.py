@@ -9,6 +9,7 @@ from sim import estimate
 from sim.specs import build_scenario
 from sim.specs.plan import RECOMPUTE_MODULES
 from sim.work.pieces import Cut
+from sim.work.recompute import NOTHING, WHOLE, Recompute
 from sim.work.sums import forward_flop, hardware_flop, model_flop, model_layers
 
 # Moonlight-16B-A3B as Megatron-Bridge's card on recomputation ran it.
@@ -33,9 +34,9 @@ def scenario_of(model=MOONLIGHT, training=TRAINING, stack="megatron-core", **pla
     )  # fmt: skip
 
 
-def cut_of(recompute="none", **changes):
+def cut_of(**changes):
     return Cut(**{"tp": 2, "microbatch_size": 1, "sequence_length": 4096, "sequence_parallel": True,
-                  "recompute": recompute, "ep": 8, **changes})  # fmt: skip
+                  "ep": 8, **changes})  # fmt: skip
 
 
 def kind_of(model, dense):
@@ -48,7 +49,7 @@ def spared(*names, dense=False, **changes):
     one, cut = scenario_of(), cut_of(**changes)
     kept = [
         layer_activation_bytes(one.model, one.stack, cut, word, kind_of(one.model, dense))
-        for word in ("none", f"selective:{'+'.join(names)}")
+        for word in (NOTHING, Recompute("selective", names))
     ]
     return kept[0] - kept[1]
 
@@ -79,7 +80,7 @@ def test_parts_sum_up_and_never_keep_more(dense):
     everything = spared(*RECOMPUTE_MODULES, dense=dense)
     model, stack = scenario_of().model, scenario_of().stack
     none, full = (
-        layer_activation_bytes(model, stack, cut_of(), word, kind_of(model, dense)) for word in ("none", "full")
+        layer_activation_bytes(model, stack, cut_of(), word, kind_of(model, dense)) for word in (NOTHING, WHOLE)
     )
     assert max(alone.values()) <= everything <= none - full
 
@@ -88,10 +89,10 @@ def test_parts_sum_up_and_never_keep_more(dense):
 def test_flop_of_modules_are_those_of_their_operations(name):
     """The formula's count of a module, and what its operations run again, credited as formulas do."""
     one = scenario_of(tp=1, dp=1, ep=1, sequence_parallel=False)
-    cut = cut_of(f"selective:{name}", tp=1, ep=1, sequence_parallel=False)
+    cut, again = cut_of(tp=1, ep=1, sequence_parallel=False), Recompute("selective", (name,))
     layers = ((one.model.num_layers - 1, False), (1, True))
     run = sum(
-        number * layer_work(one.model, one.stack, cut, kind_of(one.model, dense)).recompute.model_flop
+        number * layer_work(one.model, one.stack, cut, kind_of(one.model, dense), again).recompute.model_flop
         for number, dense in layers
     )
     layers = model_layers(one.model, 1, 4096)
@@ -173,9 +174,9 @@ def test_another_way_to_recompute_leaves_modules_behind():
 def test_matrices_of_a_dense_layer_take_turns():
     """torchtitan saves queries, values and the gate of Llama 3 8B; keys, the output and the other input run again."""
     model, tokens = scenario_of("llama3-8b").model, 4096
-    here = Cut(1, 1, tokens, False, "per_op")
-    work = layer_work(model, scenario_of().stack, here)
+    here, stack = Cut(1, 1, tokens, False), scenario_of().stack
+    work = layer_work(model, stack, here, recompute=Recompute("per_op"))
     again = {item.name: item.n for item in work.recompute.operations if item.kind == "matmul"}
     assert again == {"query, key, value": 1024, "attention output": 4096, "MLP up": 14336}
     kept = 2 * tokens * (3 * 4096 + 1024 + 14336) + 4 * tokens * 32  # also the layer's input, and the core's result
-    assert layer_activation_bytes(model, scenario_of().stack, here) == kept
+    assert layer_activation_bytes(model, stack, here, Recompute("per_op")) == kept

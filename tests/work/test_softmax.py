@@ -1,7 +1,7 @@
 """Scale, mask and softmax step by step, as Megatron-LM's code has them, bytes counted by hand."""
 
 import pytest
-from counts import layer_works
+from counts import layer_work
 
 from sim import build_scenario, estimate
 from sim.pricing.layouts import cut_of
@@ -20,8 +20,7 @@ SCORES = 96 / 8 * 2048**2
 
 def softmax_of(*changes):
     scenario = build_scenario(GPT_175B, changes)
-    cut = cut_of(scenario)
-    work = layer_works(scenario.model, scenario.stack, cut, (cut.recompute,), scenario.model.layer_kinds[0])[0]
+    work = layer_work(scenario.model, scenario.stack, cut_of(scenario))
     return [
         next(item for item in phase.operations if item.name.startswith("softmax"))
         for phase in (work.forward, work.input_grad)

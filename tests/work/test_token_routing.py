@@ -65,7 +65,7 @@ def test_capacity_drops_what_comes_beyond_it():
 def test_even_routing_is_what_nothing_said_means():
     assert JOB.routes_evenly
     assert JOB.replace(expert_capacity_factor=1.25).routes_evenly
-    cut = Cut(1, 1, 4096, False, "none", ep=8)
+    cut = Cut(1, 1, 4096, False, ep=8)
     to = routed(MODEL, cut)
     assert (to.copies, to.each) == (4 * 4096, 4 * 4096 / 8)
     # Tokens that have at least one of their four experts on a GPU of eight: 1 − (7/8)⁴ of all 8 · 4096.
