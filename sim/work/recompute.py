@@ -1,4 +1,4 @@
-"""The part of a layer that runs again in the backward: what plans, ways and cells say of it, and what it comes to."""
+"""The part of a layer that runs again in the backward: what plans say of it, and which kernels it comes to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.work.operations import Cause, Kernel, Phase
 
 
 class Recompute(NamedTuple):
-    """What of a layer runs again.
+    """The part of a layer that runs again in the backward.
 
     mode : none, selective, per_op or full.
     names : of what selective recomputation was asked for, as in `plan.recompute_modules`, in that table's order.
