@@ -7,19 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flopcast_calibration.fit.links import LINK
+from sim import estimate
 from sim.costs.collectives import (
     COLLECTIVES,
     Fabric,
+    all_gather,
     all_reduce,
     all_reduce_ways,
     hierarchical_all_reduce,
     in_switch_all_reduce,
     ring_all_reduce,
+    send,
+    send_ring,
     tree_all_reduce,
 )
 from sim.errors import SpecError
 from sim.network.placement import Group
 from sim.specs import Profile, load_preset, preset_names
+from sim.specs.loading import build_scenario
 
 PROFILES = {name: Profile.read(load_preset("profiles", name), name) for name in preset_names("profiles")}
 ALGORITHMS = {**COLLECTIVES, "ring": ring_all_reduce, "tree": tree_all_reduce, "hierarchical": hierarchical_all_reduce}
@@ -113,3 +118,40 @@ def test_no_exponent_makes_small_messages_slower_than_large_ones(exponent):
         return  # refused: just as good
     times = [all_reduce(nbytes, node(8), slow_start) for nbytes in (2.0**10, 2.0**15, 2.0**20, 2.0**25)]
     assert times == sorted(times)
+
+
+LONG = {
+    "model": "llama3-8b", "cluster": {"preset": "superpod-h100", "num_nodes": 2},
+    "plan": {"tp": 1, "cp": 16, "pp": 1, "dp": 1, "microbatch_size": 1},
+    "training": {"global_batch_size": 16, "sequence_length": 32768}, "profile": "h100", "stack": "megatron-core",
+}  # fmt: skip
+TWO_NODES = build_scenario(LONG, [], "long-context")  # Llama 3 8B on 32,768 tokens over two nodes of 8 H100
+OF_TWO_NODES = Fabric.of(TWO_NODES.cluster, TWO_NODES.profile)
+KEYS_AND_VALUES = 2 * 32768 * 2 * 8 * 128.0  # bf16, of one layer
+
+
+def test_a_ring_that_leaves_the_node_goes_at_the_pace_of_one_card():
+    over_two, alone = Group(16, 8), Group(8, 8)
+    card = 0.9 * 50e9  # 400 Gbit/s, of which H100's profile reaches 0.9 where no other group is
+    large = 16e12
+    assert send_ring(large, over_two, OF_TWO_NODES) == pytest.approx(15 / 16 * large / card, rel=1e-3)
+    # A library's ring has all eight.
+    assert all_gather(large, over_two, OF_TWO_NODES) == pytest.approx(
+        15 / 16 * large / min(8 * card, 0.81 * 450e9), rel=1e-3
+    )
+    # Inside a node it is sends over NVLink, and every rank in a node of its own has its card in either way.
+    assert send_ring(large, alone, OF_TWO_NODES) == pytest.approx(7 * float(send(large / 8, False, OF_TWO_NODES)))
+    apart = Group(4, 1, True)
+    assert send_ring(large, apart, OF_TWO_NODES) == pytest.approx(
+        float(all_gather(large, apart, OF_TWO_NODES)), rel=1e-3
+    )
+
+
+def test_eight_billion_parameters_on_two_nodes_wait_seconds_for_one_card():
+    # Derived: three rings a layer and micro-batch (keys and values forward, they and their gradients backward), 15
+    # messages of 8.4 MB each, beside attention and what its steps move, which hide up to nine tenths of what they last.
+    found = estimate(TWO_NODES).breakdown.seconds
+    assert found["context_parallel_comm"] == pytest.approx(2.4, rel=0.1)
+    ring = 3 * 32 * 16 * float(send_ring(KEYS_AND_VALUES, Group(16, 8), OF_TWO_NODES))
+    assert ring == pytest.approx(3 * 32 * 16 * 15 / 16 * KEYS_AND_VALUES / 45e9, rel=0.15)
+    assert 0.4 * ring < found["context_parallel_comm"] < ring

@@ -1,16 +1,27 @@
-"""Stages and ranks: bytes of pipeline sends and data parallelism over ideal links, and which stage pays for what."""
+"""Stages and ranks: bytes of sends and data parallelism over ideal links, launches of updates, what all wait for, and cards."""
+
+import random
+from math import erf, log
 
 import numpy as np
 import pytest
 from flows import IDEAL
+from random_scenarios import random_scenario
+from rows import forms
+from wiring import laid_out
 
-from sim import estimate
+from sim import estimate, load_scenario
 from sim.costs.collectives import Fabric, all_gather
+from sim.engines.program import priced_order
+from sim.engines.wire import alone_rates
+from sim.files import SCENARIOS
 from sim.network.placement import Group
+from sim.pricing.layouts import cost_model, expected_slowest, slowdown
 from sim.pricing.stages import stage_costs
-from sim.specs import load_scenario
+from sim.traffic.streams import link_bytes
 from sim.work.operations import Cause
-from sim.work.sums import total_params
+from sim.work.sums import held_blocks, num_tensors, total_params
+from tests.rows import rows
 
 
 def over_ideal_network(scenario, **stack):
@@ -88,3 +99,79 @@ def test_a_group_that_is_the_whole_job_reaches_what_training_reaches_not_benchma
     )
     assert all_gather(1e9, alone, quick) < 0.55 * all_gather(1e9, alone, fabric)
     assert fabric.of_operation("all_to_all").network.in_training(False) == 0.74  # its own, which the profile states
+
+
+V100 = SCENARIOS / "megatron-2019-1.2b-1-v100.yaml"
+
+
+def test_a_layer_of_a_gpt_has_twelve_tensors():
+    """Two norms with gain and bias, and four matrices with biases, of which query, key and value are one."""
+    embedding, head, layer, _ = held_blocks(load_scenario(V100).model)
+    assert [num_tensors(block.operations) for block in (layer, embedding, head)] == [12, 2, 3]
+
+
+def test_an_update_takes_its_launches_however_few_parameters_a_gpu_holds():
+    launched = 8 * 50e-6 * (40 * 12 + 4)
+    for tp in (2, 8):
+        scenario = load_scenario(V100, [f"plan.tp={tp}", f"cluster.node.gpus_per_node={tp}"])
+        assert estimate(scenario).breakdown.seconds["optimizer"] == pytest.approx(launched, rel=0.01)
+        fused = scenario.replace(stack=scenario.stack.replace(tensor_launches=0))
+        assert estimate(fused).breakdown.seconds["optimizer"] < launched
+        assert estimate(fused).step_time_s < estimate(scenario).step_time_s
+
+
+LLAMA3 = "scenarios/llama3-405b-16384-h100.yaml"
+
+
+def of_gpus(gpus, *more):
+    sizes = [f"plan.dp={gpus // 128}", f"training.global_batch_size={gpus // 8}", f"cluster.num_nodes={gpus // 8}"]
+    return load_scenario(LLAMA3, [*sizes, *more])
+
+
+@rows("gpus", [(2,), (8,), (64,), (2048,), (98304,)])
+def test_the_slowest_is_the_expected_maximum_of_normal_speeds(gpus):
+    (gpus,) = gpus
+    x = np.linspace(-8, 12, 20001)
+    below = (0.5 * (1 + np.vectorize(erf)(x / 2**0.5))) ** gpus
+    mean = (np.where(x > 0, 1 - below, -below).sum()) * (x[1] - x[0])
+    assert expected_slowest(gpus) == pytest.approx(mean, rel=0.05)
+
+
+def test_what_jobs_of_the_fit_lose_is_in_the_rates():
+    few, as_fitted, many = slowdown(np.array([8, 64, 512]), 0.03, 64)
+    assert few == as_fitted == 0 < many
+    alone = 1 - 0.03 * expected_slowest(64)
+    assert slowdown(np.array([1, 64]), 0.03, 1).tolist() == pytest.approx([0, 1 / alone - 1])
+    assert estimate(of_gpus(128, "cluster.gpu_spread=0")).breakdown.seconds["stragglers"] == 0
+
+
+def test_weak_scaling_of_llama_70b_on_dgx_cloud():
+    # DGX Cloud 25.01 to 25.04: from 64 to 2,048 H100 70B loses 1.8, 3.5, 1.6, 5.1, 0 and 2.9 %, 2.5 in the mean.
+    growth = log(1 + float(slowdown(np.array(2048), 0.03, 64)))
+    assert growth == pytest.approx(np.mean([0.018, 0.034, 0.016, 0.049, 0.0, 0.029]), rel=0.4)
+
+
+def use_of_cards(scenario):
+    """Seconds that the fullest card needs at its best rate for what a step puts on it, over the step."""
+    order, costs = priced_order(scenario)
+    traffic = laid_out(scenario, order, costs)
+    carried, best = link_bytes(order, traffic), cost_model(scenario).fabric.best_share
+    cards = (each for each in traffic.topology.classes if each.name == "nic")
+    busy = [carried[each.start : each.start + each.count].max() / each.capacity_bytes_per_s / best for each in cards]
+    alone = (alone_rates(traffic.streams, traffic.health) > 0.999).all()  # no stream's own flows meet
+    return max(busy) / estimate(scenario).step_time_s, alone
+
+
+@forms("seeds", range(20), range(60))
+def test_no_random_step_is_shorter_than_its_cards_need(seeds):
+    seen = []
+    for seed in seeds:
+        rng = random.Random(seed)
+        scenario = random_scenario(rng)
+        rate = scenario.cluster.inter_node_bandwidth_bytes_per_s / rng.choice([1, 8, 64, 512])
+        slow = scenario.cluster.replace(inter_node_bandwidth_bytes_per_s=rate)
+        used, alone = use_of_cards(scenario.replace(cluster=slow))
+        if alone:
+            seen.append((used, seed))
+    assert len(seen) > len(seeds) / 2
+    assert max(seen)[0] <= 1 + 1e-9, max(seen)

@@ -1,4 +1,4 @@
-"""Shipped presets and scenarios: each loads, each value has a source, and the numbers are the papers'."""
+"""Shipped presets and scenarios: each loads, each value has a source, the numbers are the papers'; cards by what people call them."""
 
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sim.specs import (
     preset_source,
 )
 from sim.specs.loading import profile_of_gpu, resolve
+from sim.specs.machines import gpu_named, machine_of, node_of
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 # kind -> (record, where its presets stand in a scenario)
@@ -116,29 +117,6 @@ def test_rates_memory_and_names_of_gpus(name):
         assert ("bf16" in peak) == (gpu.name.split("-")[0] not in ("P100", "V100", "T4"))
 
 
-# Table 1 of arXiv:2104.04473: heads, hidden size, layers, tensor, pipeline, GPUs, batch.
-TABLE_1 = {
-    "1.7b": (24, 2304, 24, 1, 1, 32, 512),
-    "3.6b": (32, 3072, 30, 2, 1, 64, 512),
-    "7.5b": (32, 4096, 36, 4, 1, 128, 512),
-    "18.4b": (48, 6144, 40, 8, 1, 256, 1024),
-    "39.1b": (64, 8192, 48, 8, 2, 512, 1536),
-    "76.1b": (80, 10240, 60, 8, 4, 1024, 1792),
-    "145.6b": (96, 12288, 80, 8, 8, 1536, 2304),
-    "310.1b": (128, 16384, 96, 8, 16, 1920, 2160),
-    "529.6b": (128, 20480, 105, 8, 35, 2520, 2520),
-    "1008b": (160, 25600, 128, 8, 64, 3072, 3072),
-}
-
-
-@rows("name", TABLE_1)
-def test_megatron_2021_scenario_is_its_row_of_table_1(name):
-    s = load_scenario(SCENARIOS / "megatron-2021" / f"{name}.yaml")
-    row = (s.model.num_heads, s.model.hidden_size, s.model.num_layers, s.plan.tp, s.plan.pp, s.plan.num_gpus)
-    assert (*row, s.training.global_batch_size) == TABLE_1[name]
-    assert s.stack.overlap_grad_reduce == (s.plan.pp == 1)
-
-
 def test_every_scenario_file_loads_and_says_everything():
     for path in SCENARIOS.rglob("*.yaml"):
         s = load_scenario(path)
@@ -155,22 +133,6 @@ def test_of_the_profiles_that_fit_a_gpu_the_most_specific_counts():
     assert chosen == ["v100", "v100-sxm3", "b300", "datasheet"]
 
 
-# Against the module that their profile is of: watts of both, FLOP/s of both, and by which power they keep of its clock.
-SUSTAINED = {
-    "a100-pcie-40gb": (250 / 400, 0.2234),
-    "a100-pcie-80gb": (300 / 400, 0.2234),
-    "h100-pcie-80gb": (350 / 756 / (700 / 989), 0.2234),
-    "h100-nvl-94gb": (400 / 835.5 / (700 / 989), 0.2234),
-}
-
-
-def test_cards_with_fewer_watts_than_their_profiles_module_keep_less_of_its_clock():
-    kept = {name: read("gpus", name).sustained_clock for name in preset_names("gpus")}
-    assert {name for name, share in kept.items() if share < 1} == SUSTAINED.keys()
-    for name, (watts, exponent) in SUSTAINED.items():
-        assert kept[name] == pytest.approx(watts**exponent, abs=0.006), name
-
-
 @rows(
     ("text", "said"),
     [("{value: 80 GB, source: 1e400}", "source: inf must be text"), ("{value: 80 GB, interval: [1]}", "two")],
@@ -180,3 +142,60 @@ def test_what_stands_beside_a_value_is_text_or_two_numbers(tmp_path, text, said)
     path.write_text(f"preset: a100-sxm-80gb\nmemory: {text}\n")
     with pytest.raises(SpecError, match=said):
         load_preset("gpus", str(path))
+
+
+NAMES = {
+    "h100-sxm-80gb": "h100, NVIDIA H100", "rtx-4090-24gb": "rtx4090, 4090, GeForce RTX 4090", "h100-pcie-80gb": "h100-pcie",
+    "a100-sxm-80gb": "a100, NVIDIA A100-SXM4-80GB, A100 80GB", "a100-sxm-40gb": "a100-40gb", "a100-pcie-80gb": "a100 pcie",
+    "h200-sxm-141gb": "h200", "h200-nvl-141gb": "h200-nvl", "h100-nvl-94gb": "H100 NVL", "gh200-96gb": "gh200", "h20-96gb": "h20",
+    "b200-sxm-180gb": "b200", "gb300-279gb": "gb300", "gb300-station-252gb": "DGX Station", "gb10-spark-128gb": "spark, DGX Spark",
+    "rtx-5090-32gb": "5090, rtx5090", "rtx-5060-ti-16gb": "RTX 5060 Ti", "rtx-a6000-48gb": "a6000",
+    "rtx-pro-6000-96gb": "pro 6000", "rtx-pro-6000-server-96gb": "RTX PRO 6000 Server", "l4-24gb": "l4", "l40-48gb": "l40",
+    "a10-24gb": "a10", "a40-48gb": "a40", "t4-16gb": "t4, Tesla T4", "mi300x-192gb": "MI300X", "mi250x-64gb": "mi250x",
+}  # fmt: skip
+"""Cards, and what people and drivers call them."""
+
+
+@rows("gpu", preset_names("gpus"))
+def test_a_card_by_what_people_call_it(gpu):
+    assert {gpu_named(said) for said in (gpu, *filter(None, NAMES.get(gpu, "").split(", ")))} == {gpu}
+    assert {*NAMES} <= {*preset_names("gpus")}
+
+
+@rows(
+    ("said", "says"),
+    [
+        ("80gb", "GPUs of several kinds"),
+        *((other, "no GPU that flopcast has") for other in ("t40", "a10g", "mi250", "RTX 5060", "RTX 6000", "l2")),
+        ("", "no GPU"),
+    ],
+)
+def test_what_is_no_card_names_those_that_are(said, says):
+    with pytest.raises(SpecError, match=rf"{says}.* choose from .*h100-sxm-80gb"):
+        gpu_named(said)
+
+
+@rows("gpu", [gpu for gpu in preset_names("gpus") if gpu != "xeon-core"])
+def test_so_many_gpus_are_whole_nodes_of_that_card(gpu):
+    wanted = resolve({"gpu": gpu}, "cluster.node")["gpu"]["name"]
+    for count in (1, 7, 64):
+        machine = ClusterSpec.read(resolve(machine_of(gpu, count), "cluster"), gpu)
+        assert machine.gpu.name == wanted
+        assert count <= machine.num_gpus < count + machine.node.gpus_per_node
+        assert machine.node.name == node_of(gpu)
+
+
+@rows(
+    ("gpu", "gpus", "nodes", "width"),
+    [
+        ("rtx-5090-32gb", 3, 1, 8),
+        ("rtx-5090-32gb", 10, 1, 10),
+        ("rtx-5090-32gb", 11, 2, 8),
+        ("h100-nvl-94gb", 8, 4, 2),  # bridged pairs
+        ("gb10-spark-128gb", 2, 2, 1),
+        ("h100-sxm-80gb", 10, 2, 8),
+    ],
+)
+def test_a_server_takes_up_to_ten_cards_that_pcie_joins(gpu, gpus, nodes, width):
+    machine = ClusterSpec.read(resolve(machine_of(gpu, gpus), "cluster"), gpu)
+    assert (machine.num_nodes, machine.node.gpus_per_node) == (nodes, width)

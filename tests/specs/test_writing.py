@@ -1,12 +1,15 @@
-"""Files of scenarios: presets by their names and what differs, and read again they are the same."""
+"""Files of scenarios: presets by their names and what differs, read again the same; and numbers as people write them."""
 
+from pathlib import Path
+
+import pytest
 from random_scenarios import scenario_of
 from rows import forms, rows
 
 from sim import load_scenario
 from sim.errors import FlopcastError
 from sim.specs import build_scenario
-from sim.specs.writing import differing_fields, scenario_yaml, whole_yaml
+from sim.specs.writing import differing_fields, overridden, scenario_yaml, whole_yaml
 from sim.specs.yaml12 import parse_yaml
 
 
@@ -63,3 +66,44 @@ def test_scenarios_differ_in_fields_or_in_a_profile_s_name(scenarios):
     assert differing_fields([one, one.replace(profile=tuned.profile.replace(name="mine"))]) == {
         "profile": ("a100", "mine")
     }
+
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+@rows("file", ["gpt-1t-3072-a100", "llama3-405b-16384-h100"])
+def test_overriding_nothing_changes_nothing(file):
+    scenario = load_scenario(SCENARIOS / f"{file}.yaml")
+    assert overridden(scenario, []).replace(description=scenario.description) == scenario
+
+
+def test_what_follows_from_a_number_that_is_overridden_follows():
+    scenario = load_scenario(SCENARIOS / "gpt3-175b-1024-a100.yaml")
+    before = scenario.cluster.inter_node_bandwidth_bytes_per_s
+    faster = overridden(scenario, ["cluster.node.nic_bandwidth=400 Gbit/s"])
+    assert faster.cluster.inter_node_bandwidth_bytes_per_s == pytest.approx(2 * before)
+    # A value of the scenario's own stands, whatever it once followed from.
+    own = overridden(scenario, ["cluster.inter_node_bandwidth=8 Gbit/s"])
+    same = overridden(own, ["cluster.node.nic_bandwidth=400 Gbit/s"])
+    assert same.cluster.inter_node_bandwidth_bytes_per_s == 1e9
+
+
+@rows(
+    ("field", "said", "value"),
+    [
+        ("training.sequence_length", "4k", 4096),
+        ("training.sequence_length", "0.5k", 512),
+        ("training.packed_length", "1k", 1024),
+        ("model.max_sequence_length", "1M", 2**20),
+        ("training.global_batch_size", "2k", 2048),
+        ("model.vocab_size", "128k", 128_000),
+        ("cluster.num_nodes", "2_0k", 20_000),
+        *(("training.tokens", said, tokens) for said, tokens in (("15T", 15e12), ("300e9", 300e9), (1.4e12, 1.4e12), ("1_000B", 1e12))),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_people_do(field, said, value):
+    """The k of a length in tokens and of a batch is 1,024, every other one is 1,000."""
+    given = ["training.sequence_length=4096", "model.max_sequence_length=8192"]
+    scenario = load_scenario("scenarios/megatron-2021/1.7b.yaml", [*given, "plan.dp=1", f"{field}={said}"])
+    section, name = field.split(".")
+    assert getattr(getattr(scenario, section), name) == value
