@@ -8,8 +8,8 @@ from open_space import search
 from timing import seconds
 
 from sim import estimate, load_scenario
+from sim.search.by_schedule import layered_plans
 from sim.search.formula import price_space
-from sim.search.layered import layered_plans
 from sim.search.room import WAYS
 from sim.search.space import build_space
 

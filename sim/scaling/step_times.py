@@ -18,7 +18,7 @@ from sim.scaling.goal import Goal
 from sim.scaling.run import TrainingRun
 from sim.search import SearchResult, search
 from sim.search.best_first import Found, best_first, in_order
-from sim.search.layered import layered_plans
+from sim.search.by_schedule import layered_plans
 from sim.specs import ParallelPlan, Scenario
 from sim.specs.profile import LinkParams
 

@@ -1,6 +1,6 @@
 """How fast could it be trained at all? The shortest run over cluster size, batch and plan, and what limits it.
 
-Every plan of every batch is priced at once (`sim.search`), layered ones by a bound (`sim.search.layered`); a batch
+Every plan of every batch is priced at once (`sim.search`), layered ones by a bound (`sim.search.by_schedule`); a batch
 takes as many steps as the goal says of it; the sizes that no smaller cluster beats are run on the exact engine, with
 failures and checkpoints.
 """

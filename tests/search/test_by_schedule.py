@@ -16,8 +16,7 @@ from sim.schedules.actions import F, I
 from sim.schedules.build import build_order
 from sim.schedules.order import make_order
 from sim.schedules.passes import peak_in_flight
-from sim.search.bounded import BoundedPlans, spaces_under
-from sim.search.by_schedule import schedules_named, search_schedules
+from sim.search.by_schedule import BoundedPlans, schedules_named, search_schedules, spaces_under
 from sim.search.formula import price_space
 from sim.search.space import build_space
 from sim.specs.loading import build_scenario

@@ -10,7 +10,7 @@ from rows import rows
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.search.best_first import Found, best_first, in_order
-from sim.search.layered import layered_plans
+from sim.search.by_schedule import layered_plans
 from sim.specs import ParallelPlan
 
 

@@ -1,6 +1,7 @@
-"""A step time and a memory that no order of a plan's actions can go below, wherever its stages are.
+"""What the step time and the memory of plans cannot go below, where no closed form describes their schedule.
 
-With m micro-batches, v stages a rank of f, i and w seconds (forward, input gradient, weight gradient):
+`LeastSteps` and `least_memory` hold for any order of a plan's actions, wherever its stages are. With m micro-batches, v
+stages a rank of f, i and w seconds (forward, input gradient, weight gradient):
 
 - a rank does all its own work, m v (f + i + w), with sends that it waits for, and the one with the embedding or the
   head that with theirs;
@@ -16,36 +17,28 @@ Where ranks do not wait for each other between steps (`Schedule.staggered`) only
 done once a step (reductions, updates, weight gathers) counts as far as no backward can hide it, where there is one copy
 of the model.
 
-Plans with the same pipeline ranks, chunks and micro-batches have the same order, whose memory is looked at next. Where
-an order repeats, those with any number of micro-batches keep as much.
+Of layered orders (breadth-first, modular pipelines) more is known: when ranks turn from stage to stage
+(`layered_step_s`), and all that they keep (`layered_memory`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from sim.arrays import Array, Ints, PlanFloats
+from sim.arrays import Ints, PlanFloats
 from sim.engines.order_facts import OrderFacts
-from sim.engines.program import exposed_gather, exposed_reduction
-from sim.errors import ScheduleError
+from sim.engines.program import end_of_step, exposed_gather, exposed_reduction
 from sim.pricing.cells import Plans
-from sim.pricing.deal import Deal, deal_of, even_deal, params_of
+from sim.pricing.deal import Deal, even_deal, params_of
 from sim.pricing.memory import peak_memory, stage_bytes
-from sim.pricing.stages import near_and_far, once_a_step, price_stages
-from sim.schedules import Order, Schedule, build_order, get_schedule
+from sim.pricing.stages import near_and_far, once_a_step, price_stages, tied_reduction
+from sim.pricing.zero import VisitSeconds
+from sim.schedules import Order, get_schedule
 from sim.schedules.actions import W
-from sim.schedules.build import played_first
 from sim.schedules.passes import most_begun, peak_in_flight
-from sim.schedules.registry import is_file
-from sim.search.best_first import Found, Node
-from sim.search.candidate import Candidate, worth_of
-from sim.search.formula import plan_batch
-from sim.search.space import Space, columns_of, shapes
-from sim.specs import Scenario
+from sim.work.layers import HEAD
 
 FIRST, MIDDLE, LAST = range(3)
 """Kinds of stages; the only stage of all is of the first kind."""
@@ -170,128 +163,6 @@ def splits_backward(name: str, slices: int = 1) -> bool:
     return any(bool((row[:, 1] == W).any()) for row in rows)
 
 
-def searchable(name: str) -> Schedule:
-    """A schedule of which the best plan can be looked for.
-
-    Raises ScheduleError: there is none of this name, it trains in another way, or it is a file, which has one size.
-    """
-    chosen = get_schedule(name)
-    if chosen.asynchronous or is_file(name):
-        why = "trains in another way (gradients come late)" if chosen.asynchronous else "is the grid of one size"
-        raise ScheduleError(f"schedule {name} {why}, so it is not searched; flopcast estimate prices plans of it")
-    return chosen
-
-
-SLICES = (2, 4, 8)
-"""Parts of a sequence that are tried under a schedule that cuts sequences."""
-
-
-def spaces_under(space: Space, name: str) -> list[Space]:
-    """The space under a schedule, once for each number of sequence slices; those that have plans.
-
-    Raises ScheduleError: there is no such schedule, or none that can be searched.
-    """
-    chosen, scenario = searchable(name), space.scenario
-    length, names = scenario.training.sequence_length, (chosen.name,)
-    slices = [each for each in SLICES if length % each == 0] if "slices" in chosen.options else [1]
-    of_slices = {each: columns_of(scenario, space.layouts, partial(shapes, scenario, names, each)) for each in slices}
-    found = [replace(space, columns=columns, schedules=names, slices=each) for each, columns in of_slices.items()]
-    return [each for each in found if each.num_plans]
-
-
-class BoundedPlans:
-    """All plans of a space under one schedule.
-
-    seconds : that the step cannot go below. [s]
-    nbytes : that the fullest GPU cannot do with. [bytes]
-    """
-
-    def __init__(self, space: Space, objective: str, limit: float) -> None:
-        self.space, self.objective, self.limit = space, objective, limit
-        self.schedule = get_schedule(space.schedules[0])
-        self.category, self.row = space.plans
-        self.batch = plan_batch(space, self.category, self.row)
-        self.least = LeastSteps(self.batch, space.slices)
-        self.seconds, self.nbytes = self.least.step_s.copy(), least_memory(self.batch)
-        self._num_gpus = space.columns.num_gpus[self.row]
-        self._options = {"slices": space.slices} if "slices" in self.schedule.options else {}
-        self.order_of = self._order_of_rows()[self.row]
-        self._grouped = np.argsort(self.order_of, kind="stable")
-        self._begins = np.searchsorted(self.order_of[self._grouped], np.arange(self.order_of.max(initial=-1) + 2))
-
-    def _order_of_rows(self) -> Ints:
-        """Which order each row has: those with the same ranks, chunks and micro-batches that are played share one."""
-
-        def played(pp: int, chunks: int, count: int) -> tuple[int, int, int]:
-            if self.schedule.period is not None:
-                period = self.schedule.period(pp, chunks, **self._options)
-                kept = played_first(period, pp)
-                count = min(count, kept + (count - kept) % period)
-            return pp, chunks, count
-
-        columns = self.space.columns
-        sizes = np.stack([columns.pp, columns.num_chunks, self.space.num_microbatches])
-        distinct, size = np.unique(sizes, axis=1, return_inverse=True)
-        _, order = np.unique([played(*each) for each in distinct.T.tolist()], axis=0, return_inverse=True)
-        return np.asarray(order.ravel()[size.ravel()])
-
-    def scenario_of(self, plan: int) -> Scenario:
-        """One plan as a scenario that can be estimated."""
-        return self.space.scenario_of(int(self.row[plan]), self.space.categories[int(self.category[plan])])
-
-    def nodes(self, number: int) -> Iterator[Node[Candidate]]:
-        """Yield the orders of plans that may fit, by the lowest bound of each; then the plans that fit in them.
-
-        number : of these plans among those of the schedule, which decides between equals.
-        """
-        least = np.full(len(self._begins) - 1, np.inf)
-        np.minimum.at(least, self.order_of, self.score())
-        for order in np.flatnonzero(np.isfinite(least)).tolist():
-            yield (float(least[order]), 0.0, number, order), partial(self._look_closer, number, order)
-
-    def _look_closer(self, number: int, order: int, found: Found[Candidate]) -> Iterator[Node[Candidate]]:
-        fits = self.weigh(order)
-        for *key, plan in zip(self.score(fits).tolist(), self.nbytes[fits].tolist(), fits.tolist(), strict=True):
-            yield (*key, number, order, plan), partial(self._run, plan)
-
-    def _run(self, plan: int, found: Found[Candidate]) -> tuple[()]:
-        try:
-            ran = Candidate.run(self.scenario_of(plan), float(self.seconds[plan]))
-            found.record((ran.worth(self.objective), ran) if ran.memory_bytes <= self.limit else None)
-        except ScheduleError:  # too many actions to be played
-            found.record(None)
-        return ()
-
-    def score(self, plans: Array | slice = slice(None)) -> Array:
-        """What the objective makes smallest, or what it cannot go below; infinite where a plan does not fit."""
-        score = worth_of(self.objective, self.seconds[plans], self._num_gpus[plans])
-        return np.asarray(np.where(self.nbytes[plans] <= self.limit, score, np.inf))
-
-    def weigh(self, order: int) -> Ints:
-        """Look at the memory that plans need in their order, or in the leanest that the schedule may choose for them;
-        those that fit."""
-        here = self._grouped[self._begins[order] : self._begins[order + 1]]
-        here = here[np.isfinite(self.score(here))]
-        candidates = range(len(self.schedule.candidates)) or (None,)
-        try:
-            seconds, nbytes = zip(*(self._in_order(here, candidate) for candidate in candidates), strict=True)
-        except ScheduleError:  # too many actions to be played, for an estimate too
-            seconds, nbytes = ([0.0],), ([np.inf],)
-        self.nbytes[here] = np.maximum(self.nbytes[here], np.min(nbytes, axis=0))
-        self.seconds[here] = np.maximum(self.seconds[here], np.min(seconds, axis=0))
-        return np.asarray(here[np.isfinite(self.score(here))])
-
-    def _in_order(self, plans: Ints, candidate: int | None) -> tuple[PlanFloats, PlanFloats]:
-        """Least step and memory of plans in the order that all of them have, or in a candidate for it.  [s], [bytes]"""
-        scenario = self.scenario_of(int(plans[0]))
-        plan, options = scenario.plan, self._options if candidate is None else {**self._options, "candidate": candidate}
-        size = plan.pp, plan.num_chunks, scenario.num_microbatches
-        order = build_order(self.schedule.name, *size, fold=True, **options)
-        deal = deal_of(scenario.model, plan, order.rank_of_stage, order.copies)
-        floating = candidate is not None and bool((order.kind == W).any())
-        return self.least.keeping(plans, order), memory_in_order(self.batch.take(plans), order, deal, floating)
-
-
 def memory_in_order(batch: Plans, order: Order, deal: Deal, floating: bool) -> PlanFloats:
     """Peak memory of the fullest rank of plans that have an order.  [bytes]
 
@@ -304,3 +175,69 @@ def memory_in_order(batch: Plans, order: Order, deal: Deal, floating: bool) -> P
         own = held[:, ranks.kind][..., batch.layout]
         fullest = np.maximum(fullest, peak_memory(batch, own, peak, ranks.logits, ranks.versions).total)
     return fullest
+
+
+def layered_step_s(batch: Plans, deal: Deal) -> PlanFloats:
+    """Time that a step cannot go below, of plans with as many ranks and chunks.  [s]
+
+    The first rank turns to its next stage when it has done all micro-batches of this one, and when the first of them
+    has come round through all ranks; from its last stage the first micro-batch goes on to the model's last, which does
+    all of them. The rank of that one goes back likewise, and the last micro-batch from its first stage to the model's.
+    Embedding and head are counted where they stand, links between ranks at the nearest they can be. The first rank's
+    backward is the last to end, and the embedding's gradients are complete only then. Where ZeRO gathers and reduces at
+    visits, ranks wait for what nothing hides.
+    """
+    stack, kind, m = batch.costs.stack, deal.kind_of_stage, batch.num_microbatches
+    ranks, stages = int(batch.pp[0]), len(kind)
+    own, last = np.arange(0, stages, ranks), np.arange(stages - 1, ranks - 1, -ranks)  # of the first and the last rank
+    seconds = price_stages(batch, deal, split=False)
+    forward, backward, visits = seconds.forward_s[kind], seconds.backward_s[kind], seconds.visits
+    begin, tail, turning, turning_back = (
+        np.zeros((4, 1)) if visits is None else _moved_at_visits(visits.of_stages(kind), own, last, ranks)
+    )
+    near, far = near_and_far(batch)
+    send = np.where(batch.layouts.all_hops_leave[batch.layout], far, near)
+    sending = np.where(batch.overlap_p2p, 0.0, m * send)
+    start = np.zeros((1, len(m)))  # until a micro-batch has come through the stages before, one way and the other
+    down, up = (np.concatenate([start, np.cumsum(each + send, axis=0)]) for each in (forward, backward))
+    there = np.maximum(m * forward[own[:-1]] + sending + turning, np.diff(down[own], axis=0)).sum(axis=0)
+    back = np.maximum(m * backward[last] + sending + turning_back, up[last + 1] - up[last + 1 - ranks])
+    on = down[-2] - down[own[-1]] + m * forward[-1]
+    there = begin + there + on
+    ended_back = m * backward[0] + back.sum(axis=0) + up[stages - own[-1]] - up[1]
+    ended = there + np.maximum(ended_back + tail, m * backward[-1] + up[-2] - up[own[-1]])
+    once = once_a_step(batch, deal).of_ranks(deal.kind_of_rank[:1])
+    end = end_of_step(
+        ended[np.newaxis],
+        once.reduce_s,
+        once.gather_s,
+        once.optimizer_s,
+        tied_embedding=tied_reduction(batch, deal),
+        hidden_share=once.hidden_share,
+        overlap_reduce=stack.overlap_grad_reduce,
+        overlap_gather=stack.overlap_param_gather,
+        # Of the first rank's reduction all but the last bucket may be over when its last backward is.
+        reduced_after=lambda: np.maximum(there + ended_back + once.reduce_tail_s, there + once.reduce_s) - ended,
+        gather_window=lambda: m * forward[own[:-1]].sum(axis=0) + forward[own[-1]],
+    )
+    return np.asarray(end + stack.step_setup_s)
+
+
+def _moved_at_visits(visits: VisitSeconds, own: Ints, last: Ints, ranks: int) -> tuple[PlanFloats, ...]:
+    """Least seconds of ZeRO's gathers and reductions at visits: before the first action of the first rank, after its
+    last, and lost by a rank from one visit to the next, one way and the other; these (visits, plans).
+
+    own, last : stages of the first rank, and of that of the model's last stage.
+    """
+    waits = np.where(visits.ahead, 0.0, visits.gather) + visits.gather_slows
+    back = np.where(visits.beside, visits.reduce_slows, visits.reduce)[last] + waits[1, last - ranks]
+    tail = np.where(visits.beside, visits.tail, visits.reduce)[0]
+    return visits.gather[0, 0] - visits.early[0, 0], tail, waits[0, own[1:]], back
+
+
+def layered_memory(batch: Plans, deal: Deal) -> PlanFloats:
+    """Peak memory of the fullest rank: breadth-first orders keep all micro-batches of all chunks.  [bytes]"""
+    counts = deal.rank_kinds.counts
+    peaks, logits = batch.num_microbatches * stage_bytes(batch, counts), batch.num_microbatches * counts[:, [HEAD]]
+    held = params_of(counts, batch.layouts)[..., batch.layout]
+    return np.asarray(peak_memory(batch, held, peaks, logits).total.max(axis=0))
