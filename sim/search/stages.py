@@ -186,24 +186,18 @@ def _rank_work(rows: Rows) -> tuple[PlanFloats, PlanFloats, PlanFloats]:
     the largest share of a block that is its forward. [s, s, -]"""
     batch, pp, more = rows.batch, rows.columns.pp, rows.columns.num_chunks - 1
     forward, backward = (table[:, 0, batch.way, batch.cell] for table in rows.prices.total_s[:2])
-    both, between = forward + backward, np.maximum(pp - 2, 0)
-
-    def of_ranks(blocks: Array) -> tuple[PlanFloats, PlanFloats, PlanFloats, PlanFloats]:
-        """The first, the longest and the last rank's, and all of them together."""
-        first, middle, last, *longer = put_together(rows.deal.stage_kinds, blocks)[:, 0, 0]
-        longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
-        ends = first + more * middle, last + more * middle
-        whole = sum(ends) + between * (1 + more) * middle + rows.longer * (longest - middle)
-        return ends[0], (1 + more) * longest, ends[1], np.asarray(whole)
-
-    *ranks, whole = of_ranks(both)
+    both = forward + backward
+    first, middle, last, *longer = put_together(rows.deal.stage_kinds, both)[:, 0, 0]
+    longest = np.where(rows.longer > 0, longer[0], middle) if longer else middle
+    busiest = np.max([first + more * middle, (1 + more) * longest * (pp > 2), last + more * middle], axis=0)
+    (everything,) = (stage.part for stage in deal_stages(rows.scenario.model, ParallelPlan()))
+    whole = put_together(np.array([everything]), both)[0, 0, 0]
+    layers = np.array([(*np.zeros(FIRST_KIND), *everything[FIRST_KIND:])])
     for place in (FORWARD, BACKWARD):  # no rank hides more waits than all of them together
-        leads = rows.prices.ahead_s[1:, place][:, :, batch.way, batch.cell].copy()
-        leads[:, :FIRST_KIND] = 0.0
-        whole = whole - np.minimum(*(of_ranks(each)[-1] for each in leads))
-    busiest = np.maximum(np.maximum(ranks[0], ranks[2]), np.where(between > 0, ranks[1], 0.0))
+        leads = rows.prices.ahead_s[1:, place][:, :, batch.way, batch.cell]
+        whole = whole - np.minimum(*(put_together(layers, each)[0, 0, 0] for each in leads))
     share = (forward / np.maximum(both, 1e-30)).max(axis=0)[0, 0]
-    return np.asarray(whole / pp), busiest, np.asarray(share)
+    return np.asarray(whole / pp), np.asarray(busiest), np.asarray(share)
 
 
 def _staged(base: Scenario, layouts: bool, chunks: Sequence[int]) -> Iterator[tuple[Scenario, int | None]]:
