@@ -1,6 +1,5 @@
 """What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
-from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.search.explain import overlaps_off, rank_plan, why_not
 from sim.specs import build_scenario, load_scenario
@@ -145,37 +143,3 @@ def run(*words):
     if outcome.exit_code:
         raise outcome.exception
     return outcome.output
-
-
-def test_commands_that_make_no_sense(tmp_path):
-    figure = ["--figure", str(tmp_path / "a.png")]
-    for words, says in (
-        (figure, "there is none of them"),
-        (["--pareto", "--sensitivity", *figure], "draws one of"),
-        (["--why", "plan.tp=4", "--why", "plan.tp=8"], "twice"),
-        (["--why", ""], "names no field"),
-        (["--gpus", "8..2"], r"write 2\.\.8"),
-        (["-s", "training.global_batch_size=-1"], "global_batch_size"),
-        (["--memory-limit", "0 GB"], "must be above zero"),
-        (["--sweep", "gpus=8", "--top", "3"], "--top would change nothing"),
-        (["--sweep", "gpus=8", "--why", "own"], "another question"),
-        (["--sweep", "gpus=8", "--gpus", "8"], "swept and given"),
-        (["--risk", "0.3"], "--risk 0.3 must be at least 0.5 and below 1, such as 0.9"),
-        (["--risk", "0.9", "--why", "own"], "--risk ranks plans by what they stay below, and --why compares"),
-        (["--objective", "time"], "unknown objective 'time'"),
-        (["-o", str(tmp_path)], "it is a folder"),
-    ):
-        with pytest.raises(SpecError, match=says):
-            run(*words)
-
-
-def test_a_mistake_in_why_is_told_before_the_search(monkeypatch):
-    monkeypatch.setattr(sys.modules["sim.search.search"], "build_space", lambda *_, **__: pytest.fail("searched"))
-    with pytest.raises(SpecError, match=r"plan\.pt is no field of a plan"):
-        run("--why", "pt=4")
-
-
-def test_what_was_found_is_said_though_a_file_cannot_be_written():
-    outcome = CliRunner().invoke(app, ["search", str(SMALL), "--top", "1", "-o", "/dev/full"])
-    assert "All plans below" in outcome.output
-    assert "cannot write /dev/full: No space left on device" in str(outcome.exception)

@@ -2,11 +2,9 @@
 
 from random_scenarios import scenario_of
 from rows import forms, rows
-from typer.testing import CliRunner
 
 from sim import load_scenario, search
-from sim.cli import app
-from sim.errors import FlopcastError, InfeasiblePlan, SpecError
+from sim.errors import InfeasiblePlan, SpecError
 from sim.foreign.exporters import FRAMEWORKS, export_scenario
 from sim.search.by_schedule import search_schedules
 from sim.search.explain import rank_plan, why_not
@@ -69,24 +67,3 @@ def test_what_the_framework_cannot_run_has_no_rank_and_no_place_among_the_best(s
         search(scenario, top=1, any_framework=True).best[0].answer.step_time_s
         < 0.75 * result.best[0].answer.step_time_s
     )
-
-
-REFUSED = [
-    (["-s", "plan.tp=7"], "no plan has plan.tp = 7: it must divide the 160 heads and the matrices; degrees that do: 1, 2"),
-    (["-s", "plan.zero_stage=2"], "Megatron-LM of 2021-01 can run no plan with plan.zero_stage = 2 here: its distributed"),
-    (["-s", "plan.tp=32", "-s", "plan.pp=128"], "no plan on 3,072 GPUs with tp 32 and pp 128"),
-    (["-s", "plan.tpp=8"], "plan.tpp is no field of a plan"),
-    (["-s", "plan.tp=8", "-s", "plan.tp=4"], "plan.tp is set twice; keep one"),
-    (["-s", "plan.pipeline_layout=Et|tL"], "flopcast estimate prices a layout of your own"),
-    (["-s", "plan.schedule=zb_v"], "--schedules zb_v searches that one besides"),
-    (["-s", "plan.zero_stage=4"], "zero_stage"),
-    (["-s", "plan.microbatch_size=0"], "microbatch_size"),
-    (["--export", "torchtitan"], "torchtitan cannot run training.precision = fp16"),
-]  # fmt: skip
-
-
-@rows(("words", "says"), REFUSED)
-def test_what_cannot_be_kept_says_why(words, says, scenarios):
-    run = CliRunner().invoke(app, ["search", str(scenarios / "gpt-1t-3072-a100.yaml"), *words])
-    assert isinstance(run.exception, FlopcastError)
-    assert says in str(run.exception), str(run.exception)

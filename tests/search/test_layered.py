@@ -9,7 +9,7 @@ from rows import rows
 
 from sim.errors import SpecError
 from sim.estimate import estimate
-from sim.search.best_first import Found, best_first, in_order
+from sim.scaling.step_times import confirm
 from sim.search.by_schedule import layered_plans
 from sim.specs import ParallelPlan
 
@@ -54,19 +54,6 @@ def test_no_step_is_shorter_than_its_bound(cluster, stack, model, plan, typical)
     assert table.prices.memory_bytes[some] == pytest.approx([answer.largest.total for answer in answers], rel=1e-9)
     cut = [answer.scenario.plan for answer in answers] if scenario.plan.etp > 1 else []
     assert all(each.etp == each.tp for each in cut)
-
-
-def best_of(table, top=3):
-    """Step times of the best few plans of a table, and how many were run."""
-
-    order = np.argsort(table.prices.step_time_s)
-
-    def visit(number, found):
-        answer = estimate(table.scenario_at(int(order[number])))
-        found.record((answer.step_time_s, answer) if answer.fits else None)
-
-    found = best_first(in_order(table.prices.step_time_s[order], visit), Found(top))
-    return [answer.step_time_s for answer in found.best[:top]], found.runs
 
 
 def plans_by_hand(scenario, gpus):
@@ -114,6 +101,6 @@ def test_the_best_is_the_best_of_all_plans_by_hand(cluster, model):
     rows = {table.scenario_at(place).plan: place for place in range(len(table.prices))}
     assert rows.keys() == fit.keys()
     assert any(plan.schedule == "modular" and plan.num_stages > 5 for plan in fit)
-    found, run = best_of(table)
-    assert found == pytest.approx(sorted(fit.values())[:3], rel=1e-9)
-    assert run < len(fit) / 4
+    best, runs = confirm([table], 8)
+    assert best.step_time_s == pytest.approx(min(fit.values()), rel=1e-9)
+    assert runs < len(fit) / 4

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from open_space import search
 
-from sim.errors import InfeasiblePlan, SpecError
+from sim.errors import InfeasiblePlan
 from sim.estimate import estimate
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
 from sim.specs.loading import build_scenario
@@ -122,5 +122,3 @@ def test_what_fits_with_the_host_only_is_said():
     cluster = scenario.cluster.replace(node=scenario.cluster.node.replace(host_link_bandwidth_bytes_per_s=None))
     with pytest.raises(InfeasiblePlan, match=r"19 GB, or use more GPUs"):
         search(scenario.replace(cluster=cluster), gpus=(1, 1), memory_limit_bytes=limit)
-    with pytest.raises(SpecError, match=r"no such way .* did you mean 'modules'"):
-        search(scenario, room=("modles",))

@@ -16,29 +16,11 @@ from sim.units import show, show_time
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 MAIN = SCENARIOS / "gpt3-175b-4096-a100.yaml"
 SMALL = SCENARIOS / "korthikanti-2022" / "22b-selective.yaml"
-HUGE = SCENARIOS / "megatron-2021" / "1008b.yaml"
 
 
 @pytest.fixture(scope="module")
 def result():
     return search(load_scenario(MAIN))
-
-
-OF_FIVE = ["training.global_batch_size=5", "plan={}"]
-EMPTY = [  # file, overrides, options, why there is none
-    (SMALL, (), {"memory_limit_bytes": 5e9}, "--memory-limit is 5.00 GB"),
-    (SMALL, (), {"memory_limit_bytes": 5e9}, "raise --memory-limit to 64 GB, or"),
-    (HUGE, (), {"gpus": (64, 64)}, "is 85.1 GB"),
-    (HUGE, (), {"gpus": (64, 64)}, "search with --room modules,block,offload, or use more GPUs"),
-    (HUGE, (), {"gpus": (64, 8)}, "at least 64 and at most 8; give --gpus 64..4096, smaller first"),
-    (SMALL, (), {"fixed": {"cp": (3, 7)}}, "plan.cp = 3 or 7: it must divide the sequence of 2,048 tokens"),
-    (SMALL, (), {"gpus": (28, 28), "fixed": {"cp": 4}}, "no plan on 28 GPUs with cp 4: no product tp · cp (4) · pp · dp is 28."),
-    (SMALL, (), {"gpus": (28, 28), "fixed": {"cp": 4}}, "pp the 48 layers, and dp the batch of 4"),
-    (SMALL, (), {"gpus": (2, 2), "fixed": {"cp": 4}}, "nearest numbers that can be made are 4"),
-    (SMALL, (), {"gpus": (7, 7)}, "tp must divide the heads"),
-    (SMALL, OF_FIVE, {"gpus": (2048, 2048)}, "Or take a batch that is a multiple of 2"),
-    (MAIN, (), {"gpus": (100_000, 200_000)}, "cluster 'selene' has 4,480"),
-]  # fmt: skip
 
 
 def test_the_best_is_the_best_of_all_by_the_exact_engine():
