@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from asked import asked
 from counts import attention_core_bytes, core_operation, layer_activation_bytes, layer_work
 from rows import rows
 
@@ -11,8 +12,8 @@ from sim.pricing.deal import params_of
 from sim.pricing.layouts import cut_of
 from sim.pricing.memory import peak_memory
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec, load_scenario
-from sim.work.layers import deal_stages
-from sim.work.memory import by_rank, logits_bytes
+from sim.work.layers import block_operations, deal_stages
+from sim.work.memory import by_rank, graph_bytes, logits_bytes, working_bytes
 from sim.work.pieces import Cut
 from sim.work.recompute import NOTHING, WHOLE, Recompute
 from sim.work.sums import hardware_flop, model_flop, part_params, total_params
@@ -240,3 +241,19 @@ def test_what_fused_operators_gain(changes, published, within):
         for more in ((), (ONE_BY_ONE, "stack.fused_bias_activation=false"))
     )
     assert apart.step_time_s / fused.step_time_s == pytest.approx(published, rel=within)
+
+
+def test_memory_of_graphs():
+    """Places for a layer's input, output and their gradients, and temporaries that nothing else can use. [bytes]"""
+    scope = {"cuda_graphs": "scoped", "cuda_graph_scope": ["attn", "moe_router", "moe_preprocess"]}
+    one, plain = (
+        asked("qwen3-30b-a3b", "superpod-h100", {"dp": 8, "ep": 8}, stack={"preset": "megatron-core", **stack})
+        for stack in (scope, {})
+    )
+    here = Cut(tp=1, microbatch_size=1, sequence_length=1024, sequence_parallel=False, ep=8)
+    more, less = (
+        working_bytes(block_operations(each.model, each.stack, here), each.model, each.stack, here)
+        for each in (one, plain)
+    )
+    assert more - less == graph_bytes((), one.model, here) == 2 * 1024 * (2 * 32 * 128 + 2 * 4 * 128 + 4 * 2048)
+    assert any("CUDA graphs of attn" in line for line in estimate(one).assumptions)
