@@ -11,35 +11,18 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from sim.errors import SpecError, nearest, visible
+from sim.specs.yaml12 import load_yaml
 from sim.units import EXAMPLES, NOUNS, parse, parse_count, parse_whole
 
-INSTEAD: dict[str, dict[str, str]] = {
-    "StackSpec": {
-        "causal_attention": "write attention: flash, which skips the masked half of the scores, or attention: math",
-        "policy_loss_columns": "chunked_loss: true is a loss in pieces, whatever it scores; leave this out",
-        "routing_launches": "a router takes 30 launches, and 30 more where it is not fused; write fused_router instead",
-        "launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
-        "fp8_launches_per_expert": "what the host does there is counted where counted_launches: true; leave this out",
-    },
-    "ParallelPlan": {
-        "outer_zero_stage": "each sharding_group is taken to keep the optimizer's state for itself; leave this out",
-    },
-    "NetworkSpec": {
-        "in_network_reduction": "NCCL's own choice leaves the network's switches out; leave this out",
-    },
-    "NodeSpec": {
-        "local_storage": "what host memory cannot hold of a checkpoint goes to storage; leave this out",
-        "local_write_bandwidth": "what host memory cannot hold of a checkpoint goes to storage; leave this out",
-        "pcie_bandwidth": "write nvlink_bandwidth, which on a node with nvlink_topology: pcie is what its cards reach",
-    },
-}
-"""Record -> a field's name in files -> what the message about it ends with."""
+UNKNOWN_FIELDS = Path(__file__).parents[1] / "presets" / "unknown_fields.yaml"
+"""Record -> the name in files of a field that it does not have -> what the message about it ends with."""
 
 
 class Format(NamedTuple):
@@ -328,7 +311,7 @@ def _explain(cls: type[Spec], where: str, item: Any) -> str:
             field = owner.model_fields.get(str(part))
             owner = (record_in(field.annotation) if field else None) or owner  # else part is a key of a mapping
         names, name = {file_name(name) for name in owner.model_fields}, str(item["loc"][-1])
-        remedy = INSTEAD.get(owner.__name__, {}).get(file_name(name))
+        remedy = load_yaml(UNKNOWN_FIELDS).get(owner.__name__, {}).get(file_name(name))
         if below := list(_places_below(owner, file_name(name))):
             remedy = f"write {' or '.join(below[:2])}"
         return f"{place}: unknown field {name!r}{f'; {remedy}' if remedy else nearest(name, names)}"
