@@ -207,9 +207,8 @@ def _of_blocks(layouts: Layouts, alone: bytes) -> Floats:
     costs, width = layouts.costs, np.array(gathered_widths(layouts.costs), dtype=float)[:, np.newaxis]
     params = params_of(blocks_sharing(costs.model, np.frombuffer(alone, dtype=bool)), layouts)
     gradients = params[TRAINED].sum(axis=0) * costs.gradient_width
-    moves = visit_moves(layouts, params, width)
+    moves, seconds = visit_moves(layouts, params, width)
     card = [move_seconds(each, costs.fabric, on_card=True) for each in moves]
-    seconds = visit_seconds(layouts, params, width, moves)
     return np.stack([params[HELD].sum(axis=0) * width, gradients, *seconds, *card])
 
 
@@ -282,36 +281,29 @@ def visited_blocks(scenario: Scenario) -> list[VisitedBlock]:
     held = params_of(blocks_sharing(scenario.model, plans.pp * plans.num_chunks == 1), layouts)
     again = regathers(plans)[:, 0].tolist()
     for block, width in enumerate(gathered_widths(layouts.costs)):
-        moves = visit_moves(layouts, held[:, block], width)
-        gather_s, reduce_s = visit_seconds(layouts, held[:, block], width, moves)
+        moves, (gather_s, reduce_s) = visit_moves(layouts, held[:, block], width)
         found.append(VisitedBlock(*moves, gather_s.item(), reduce_s.item(), again[block]))
     return found
 
 
-VisitMoves = tuple[list[DataMove], list[DataMove]]
-
-
-def visit_moves(layouts: Layouts, params: Floats, gathered_width: Number) -> VisitMoves:
-    """Gathers of blocks' weights, in numbers of so many bytes, and reductions of their gradients."""
-    # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
-    stack = layouts.costs.stack
-    pieces, at_once = stack.gathers_per_layer, stack.gathers_per_layer if stack.slice_s else 1
-    return (
-        gathered(params[HELD], gathered_width, layouts, pieces),
-        reduced_to_shards(params[TRAINED], layouts.costs.gradient_width, layouts, at_once),
-    )
-
-
-def visit_seconds(layouts: Layouts, params: Floats, gathered_width: Number, moves: VisitMoves) -> tuple[Number, Number]:
-    """Time of `visit_moves`, and of cutting lists for them.  [s]"""
+def visit_moves(
+    layouts: Layouts, params: Floats, gathered_width: Number
+) -> tuple[tuple[list[DataMove], list[DataMove]], tuple[Number, Number]]:
+    """Gathers of blocks' weights, in numbers of so many bytes, and reductions of gradients; and what they take.  [s]"""
     costs, stack, size = layouts.costs, layouts.costs.stack, layouts.shards.size
+    # Gradients are reduced at once, or slice by slice in as many collectives as the weights.
+    pieces, at_once = stack.gathers_per_layer, stack.gathers_per_layer if stack.slice_s else 1
+    moves = (
+        gathered(params[HELD], gathered_width, layouts, pieces),
+        reduced_to_shards(params[TRAINED], costs.gradient_width, layouts, at_once),
+    )
     slicing = stack.slice_s * size * (np.asarray(size) > 1)  # cutting a buffer into a slice for each rank
     gather, reduce = (move_seconds(each, costs.fabric) + each[0].pieces * slicing for each in moves)
     if stack.slice_s:  # zeros are written, what arrived or is to be sent is read and written
         copied = (np.asarray(size) > 1) / costs.compute.memory_bandwidth("copy")
         gather = gather + 3 * params[HELD].sum(axis=0) * gathered_width * copied
         reduce = reduce + 2 * params[TRAINED].sum(axis=0) * costs.gradient_width * copied
-    return gather, reduce
+    return moves, (gather, reduce)
 
 
 def lengthened_passes(plans: Plans, moved: Moved, passes: Floats, card: Floats) -> Floats:

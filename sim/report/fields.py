@@ -335,8 +335,7 @@ def scenario_schema(schedules: Iterable[str]) -> Schema:
     schedule = defined[sections["plan"].record]["properties"]["schedule"]
     schedule["anyOf"] = [{"enum": list(schedules)}, {"type": "string", "pattern": FILE}]
     root = defined.pop(sections[""].record)
-    rules = _completeness(sections[""], sections)
-    return {"$schema": DIALECT, "title": "flopcast scenario", **root, "allOf": [rules], "$defs": defined}
+    return {"$schema": DIALECT, "title": "flopcast scenario", **root, "$defs": defined}
 
 
 def _shape(section: SectionReference) -> Schema:
@@ -395,26 +394,3 @@ def _quantity(value: Any, unit: str, bare: bool) -> Any:
         text = {"type": "string", "pattern": pattern(unit)}
         return {"anyOf": [text, value]} if bare else text
     return {key: _quantity(each, unit, bare) for key, each in value.items()}
-
-
-def _completeness(section: SectionReference, sections: Mapping[str, SectionReference]) -> Schema:
-    """What must be given, here and within, unless a preset gives it."""
-    if section.path == "stack":
-        return {}  # what is not given comes from a framework
-    required: list[str] = []
-    either: list[Schema] = []
-    inner: Schema = {}
-    for field in section.fields:
-        if field.required and field.unit:
-            either.append(
-                {"anyOf": [{"required": [each.rpartition(".")[2]]} for each in (field.path, field.long_path)]}
-            )
-        elif field.required:
-            required.append(field.name)
-        if field.within and (rules := _completeness(sections[field.within], sections)):
-            inner[field.name] = {"additionalProperties": rules} if field.within.endswith(ANY_NAME) else rules
-    everything = {"required": required, "allOf": either, "properties": inner}
-    rules = {key: value for key, value in everything.items() if value}
-    if rules and section.preset:
-        return {"if": {"type": "object", "not": {"required": ["preset"]}}, "then": rules}
-    return rules
