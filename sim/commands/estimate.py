@@ -178,7 +178,7 @@ def report(scenario: Scenario, *, output: Path = Path("report.html"), with_searc
 
 def layout(scenario: Scenario) -> Answer:
     """The pipeline layout whose slowest stage is fastest, in Megatron's letters, and what it gains."""
-    from sim.search.balance import balance_layout
+    from sim.search.stages import balance_layout
 
     found = balance_layout(scenario)
     before, after = show_time(found.before.step_time_s), show_time(found.answer.step_time_s)

@@ -21,8 +21,8 @@ from sim.search.explain import check_fields, rank_plan, why_not
 from sim.search.fields import as_fixed, read_words
 from sim.search.risk import RANKED, at_risk, check_risk
 from sim.search.room import check_ways
-from sim.search.sensitivity import sensitivity as cost_of_values
 from sim.search.sweep import SIZE, sweep
+from sim.search.sweep import sensitivity as cost_of_values
 from sim.specs import Scenario, load_scenario
 from sim.units import parse_whole
 

@@ -17,7 +17,7 @@ from sim.search import SearchResult
 from sim.search.assumed import framework_assumed, proof_of
 from sim.search.candidate import facts_of
 from sim.search.explain import Why, loss_of, seconds_apart
-from sim.search.sensitivity import ValueCost
+from sim.search.sweep import ValueCost
 from sim.table import Table, columns_table
 from sim.units import show, show_time, significant
 

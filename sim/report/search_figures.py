@@ -14,8 +14,7 @@ from sim.report.plans import COLUMNS, HEADINGS, amount, cell, field, run_cost
 from sim.report.search_questions import swept_fields
 from sim.search import SearchResult
 from sim.search.explain import losses_by_cause
-from sim.search.sensitivity import ValueCost
-from sim.search.sweep import Sweep
+from sim.search.sweep import Sweep, ValueCost
 
 WIDTH = 9.0
 """Width of a figure. [inches]"""

@@ -16,8 +16,7 @@ from sim.search import SearchResult
 from sim.search.assumed import priced_schedules
 from sim.search.candidate import SHOWN_FIELDS, facts_of
 from sim.search.explain import RankAmong, Step, Why, loss_of, losses_by_cause, overlaps_off
-from sim.search.sensitivity import ValueCost
-from sim.search.sweep import SIZE, Axis, Sweep
+from sim.search.sweep import SIZE, Axis, Sweep, ValueCost
 from sim.table import Table, plain_table
 from sim.units import show_time
 

@@ -247,15 +247,12 @@ def _too_large(result: SearchResult, fields: Fields) -> Ints:
 def with_room(result: SearchResult, found: Sequence[_Made]) -> SearchResult:
     """Return the table with new rows appended, each plan once."""
     numbers = {each: number for number, each in enumerate(result.categories)}
-    given = result.prices.take(np.flatnonzero(result.prices.category >= len(result.space.categories)))
-    known = set(zip(given.category.tolist(), given.row.tolist(), strict=True))
-    rows = dict[tuple[int, int], tuple[float, float]]()
-    for made, row, *prices in found:
-        key = numbers.setdefault(made, len(numbers)), row
-        if key not in known:
-            rows.setdefault(key, (prices[0], prices[1]))
+    given = result.prices.category >= len(result.space.categories)
+    known = set(zip(result.prices.category[given].tolist(), result.prices.row[given].tolist(), strict=True))
+    rows = [(numbers.setdefault(made, len(numbers)), *others) for made, *others in found]
+    rows = [each for each in rows if each[:2] not in known]
     if not rows:
         return result
-    category, row = np.array(list(rows)).T
-    new = Priced(category.astype(np.int16), row.astype(np.int32), *np.array(list(rows.values())).T)
+    category, row, seconds, nbytes = map(np.array, zip(*rows, strict=True))
+    new = Priced(category.astype(np.int16), row.astype(np.int32), seconds, nbytes)
     return replace(result, prices=join([result.prices, new]), categories=tuple(numbers))

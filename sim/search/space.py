@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.arrays import Array, Bools, Ints, Number
+from sim.arrays import Array, Bools, Ints
 from sim.errors import InfeasiblePlan, SpecError, nearest
 from sim.pricing.deal import dealt_layers, stages_alike
 from sim.pricing.layouts import LAYOUT
@@ -206,15 +206,19 @@ class Space:
 
     def fields_of(self, category: Category, columns: Columns) -> dict[str, Any]:
         """Fields of plans: columns, and what is the same for all of them."""
-        own = self.scenario.plan
+        etp = columns.tp if self.scenario.plan.etp > 1 else 1
+        return {**self._base, "num_gpus": columns.num_gpus, "etp": etp, **self._varied(category, columns)}
+
+    def _varied(self, category: Category, columns: Columns) -> dict[str, Any]:
+        """Fields of plans that a search sets."""
+        dealt, stages = dealt_layers(self.scenario.model, self.scenario.plan), columns.pp * columns.num_chunks
         return {
-            **self._base,
-            **{name: getattr(columns, name) for name in OF_COLUMNS},
+            **{name: getattr(columns, name) for name in (*NUMBERS, "sequence_parallel")},
             "schedule": np.array(self.schedules)[columns.schedule],
             **category.fields,
-            **sharding_fields(category.zero_stage, own),
-            "uneven_layers": self._uneven(columns.pp * columns.num_chunks),
-            "etp": columns.tp if own.etp > 1 else 1,
+            **sharding_fields(category.zero_stage, self.scenario.plan),
+            # Some stages hold a layer more; modular pipelines may have more stages than layers.
+            "uneven_layers": (dealt % stages != 0) & (stages <= dealt),
         }
 
     def masks(self, fields: Fields, categories: Sequence[Category]) -> tuple[Bools, Bools]:
@@ -237,22 +241,9 @@ class Space:
 
     def scenario_of(self, row: int, category: Category) -> Scenario:
         """One plan as a scenario that can be estimated."""
-        columns = self.columns
-        numbers = {name: int(getattr(columns, name)[row]) for name in NUMBERS}
-        plan = base_plan(self.scenario).replace(
-            **numbers,
-            sequence_parallel=bool(columns.sequence_parallel[row]),
-            uneven_layers=bool(self._uneven(numbers["pp"] * numbers["num_chunks"])),
-            schedule=self.schedules[columns.schedule[row]],
-            sequence_slices=self.slices,
-            **{**category.fields, **sharding_fields(category.zero_stage, self.scenario.plan)},
-        )
-        return self.scenario.replace(plan=plan)
-
-    def _uneven(self, stages: Number) -> Any:
-        """Whether some of so many stages hold a layer more; modular pipelines may have more stages than layers."""
-        dealt = dealt_layers(self.scenario.model, self.scenario.plan)
-        return (dealt % stages != 0) & (stages <= dealt)
+        varied = self._varied(category, self.columns.take(slice(row, row + 1)))
+        one = {name: value.item() if isinstance(value, np.ndarray) else value for name, value in varied.items()}
+        return self.scenario.replace(plan=base_plan(self.scenario).replace(**one, sequence_slices=self.slices))
 
     def cuts_experts_as(self, plan: ParallelPlan) -> bool:
         """Whether a plan's experts are whole or cut as those of all plans of the space."""

@@ -11,9 +11,8 @@ from open_space import search
 
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError, SpecError
-from sim.search.balance import balance_layout, cut_evenly, layout_text
 from sim.search.explain import rank_plan
-from sim.search.stages import search_stages
+from sim.search.stages import balance_layout, cut_evenly, layout_text, search_stages
 from sim.specs.plan import layout_stages
 
 
