@@ -72,7 +72,7 @@ def _zero(recipe: Recipe, zero: Keys, source: str) -> None:
     zero.leave()
 
 
-def fsdp(recipe: Recipe, recomputed: bool | None = None) -> bool:
+def fsdp(recipe: Recipe) -> bool:
     """What the keys of FSDP say, of accelerate and of the Trainer; whether there are any. Raises SpecError: a strategy
     that FSDP does not have."""
     keys = recipe.keys
@@ -91,7 +91,7 @@ def fsdp(recipe: Recipe, recomputed: bool | None = None) -> bool:
     if offload:
         plan.took("optimizer_offload", 1.0, "FSDP's offload of parameters, priced as that of the optimizer's state")
     again = inner.flag("fsdp_activation_checkpointing", "activation_checkpointing")
-    if again and not recomputed:
+    if again and keys.ledger.told("plan.recompute") != "full":
         recipe.plan.took("recompute", "full", "fsdp_config: activation_checkpointing")
     for key, value in inner.rest().items():
         matters = key.removeprefix("fsdp_") in table("fsdp")["paced"] and value not in (False, None, "NO_PREFETCH")
@@ -150,12 +150,13 @@ def finetuning(recipe: Recipe) -> None:
     of the model, adapters of another kind, or a value that breaks a rule."""
     keys = recipe.keys
     roles = table(recipe.kind)["finetuning"]
-    _stage(keys, roles.get("stage", ()))
+    if "stage" in roles:
+        recipe.take_settings({"run.stage": {"keys": roles["stage"], **table(_TABLE)["stages"]}})
     adapters(recipe)
     quantised(recipe, *roles.get("quantised", ()))
     packing(recipe, *roles.get("packing", ()))
-    recomputed = _checkpointing(recipe, roles)
-    sharded = deepspeed(recipe, *roles.get("deepspeed", ())) or fsdp(recipe, recomputed)
+    _checkpointing(recipe, roles)
+    sharded = deepspeed(recipe, *roles.get("deepspeed", ())) or fsdp(recipe)
     if sharded and (recipe.run.get("weights") != "16 bits" or recipe.stack.get("framework") == "deepspeed"):
         recipe.run["weights"] = "32 bits"
     around_transformers = table(recipe.kind)["framework"] == "pytorch"
@@ -165,23 +166,6 @@ def finetuning(recipe: Recipe) -> None:
         recipe.put("training.precision", "fp32", "neither bf16 nor fp16 is on")
     if not sharded and around_transformers:
         recipe.default("plan.zero_stage", 0, "neither DeepSpeed nor FSDP: every GPU holds the whole model")
-
-
-def _stage(keys: Settings, names: Iterable[str]) -> None:
-    """Training on single samples is priced; pairs of them are left out openly, rollouts refused."""
-    name, stage = keys.take(*names) if names else ("", None)
-    if stage is None:
-        return
-    known = table(_TABLE)["stages"]
-    word = str(stage).lower()
-    if word in known["plain"]:
-        return
-    if word in known["pairs"]:
-        why = "pairs of answers and a model of reference are not priced: a step is priced as one of plain training"
-        keys.ledger.ignore(name, stage, why, matters=True)
-        return
-    why = known["refused"].get(word, "is no training that flopcast models")
-    raise keys.ledger.error(f"{name} {short(stage)!r} {why}")
 
 
 def adapters(recipe: Recipe) -> None:
@@ -308,36 +292,25 @@ def stored(training: Section, name: str, value: Any) -> None:
 
 def packing(recipe: Recipe, *names: str) -> None:
     """Whether samples are packed into full sequences, or each is one of the longest allowed."""
-    keys, name = recipe.keys, next((each for each in names if each in recipe.keys), "")
-    if names and keys.flag(*names):
-        why = "attention is priced over whole sequences; how long the samples are: --set training.packed_length=N"
-        keys.ledger.ignore(name, True, why, matters=True)
+    rule = {"keys": names, **table(_TABLE)["packing"]}
+    if any(name in recipe.keys for name in names):
+        recipe.take_settings({"run.packed": rule})
     elif names:
-        why = "each sample is priced as long as the longest allowed; --set training.sequence_length=N"
-        keys.ledger.ignore(name or names[0], "false" if name else "", why, matters=True)
+        recipe.keys.ledger.ignore(names[0], "", rule["near"]["false"], matters=True)
 
 
-def _checkpointing(recipe: Recipe, roles: Mapping[str, Any]) -> bool | None:
+def _checkpointing(recipe: Recipe, roles: Mapping[str, Any]) -> None:
     """Layers computed again, which transformers does whole; where nothing is said the table's default holds."""
     keys, off = recipe.keys, roles.get("not_checkpointing", ())
     if off and keys.flag(*off):
         recipe.put("plan.recompute", "none", off[0])
-    name, value = keys.take(*roles.get("checkpointing", ()))
-    if value is None:
-        where = next((each for each in roles.get("checkpointed_where", ()) if each in keys.ledger.settings), None)
-        if where is not None:
-            recipe.default("plan.recompute", "full", f"the default of today's tool, whose key {where} is")
-        return None
-    word = str(value).lower()
-    if word in ("offload", "offload_disk", "unsloth"):
-        keys.ledger.ignore(name, value, "the layers' inputs wait in host memory, which is not priced", matters=True)
-    if word not in ("true", "false", "yes", "no", "offload", "offload_disk", "unsloth"):
-        raise keys.wrong(name, value, "must be true or false")
-    on = word not in ("false", "no")
-    if off and not on:
-        return None
-    recipe.put("plan.recompute", "full" if on else "none", name)
-    return on
+    names, rule = roles.get("checkpointing", ()), table(_TABLE)["checkpointing"]
+    if any(name in keys for name in names):
+        words = {word: ours for word, ours in rule["words"].items() if not off or ours != "none"}
+        left = dict.fromkeys(rule["words"].keys() - words.keys())  # which another key alone turns off
+        recipe.take_settings({"plan.recompute": {**rule, "keys": names, "words": {**words, **left}}})
+    elif where := next((each for each in roles.get("checkpointed_where", ()) if each in keys.ledger.settings), None):
+        recipe.default("plan.recompute", "full", f"the default of today's tool, whose key {where} is")
 
 
 def _kernels(recipe: Recipe, roles: dict[str, Any]) -> None:

@@ -146,6 +146,8 @@ def _worded(keys: Keys, rule: Mapping[str, Any], *names: str) -> Any:
     word = next((word for word in known if word == said or ("*" in word and fnmatchcase(said, word))), None)
     if word in rule.get("near", {}):
         keys.ledger.ignore(key, value, rule["near"][word], matters=True)
+    if word is None and said in rule.get("refused", {}):
+        raise keys.wrong(key, value, rule["refused"][said])
     if word is None:
         usual = f"must be one of {', '.join(known)}, or flopcast does not know it"
         raise keys.wrong(key, value, rule.get("else", usual))
