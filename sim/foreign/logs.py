@@ -274,13 +274,8 @@ def _check(logged: LoggedSteps, path: Path) -> None:
 
 
 def seconds_of(logged: LoggedSteps, scenario: Scenario, path: Path) -> list[float]:
-    """Seconds that the logged steps took, of the batch that the scenario has.
-
-    Raises
-    ------
-    SpecError
-        The log was made with another batch, or with other tokens a GPU.
-    """
+    """Seconds that the logged steps took, of the batch that the scenario has. Raises SpecError: the log was made with
+    another batch, or with other tokens a GPU."""
     training, gpus = scenario.training, scenario.plan.num_gpus
     batch, rows = training.global_batch_size, logged.rows
     rows = [row for row in rows if row.batch in (None, batch)]

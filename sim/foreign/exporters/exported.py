@@ -137,13 +137,8 @@ def export_scenario(scenario: Scenario, framework: str) -> Exported:
 
 
 def check_beside_plan(scenario: Scenario, framework: str) -> None:
-    """Refuse a scenario whose model or training a framework cannot run, whatever its plan is.
-
-    Raises
-    ------
-    SpecError
-        With every such reason.
-    """
+    """Refuse a scenario whose model or training a framework cannot run, whatever its plan is. Raises SpecError: every
+    such reason."""
     try:
         export_scenario(scenario, framework)
     except SpecError as error:
@@ -153,12 +148,6 @@ def check_beside_plan(scenario: Scenario, framework: str) -> None:
 
 
 def check_framework(name: str) -> None:
-    """Refuse a name that no exporter has.
-
-    Raises
-    ------
-    SpecError
-        With the nearest that there is.
-    """
+    """Refuse a name that no exporter has. Raises SpecError: the nearest that there is."""
     if name not in _EXPORTERS:
         raise SpecError(f"cannot export to {name!r}{nearest(name, FRAMEWORKS)}")

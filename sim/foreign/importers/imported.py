@@ -135,13 +135,7 @@ class Imported:
     ledger: Ledger
 
     def scenario(self) -> Scenario:
-        """The scenario, validated.
-
-        Raises
-        ------
-        SpecError
-            What the file and the options say does not go together.
-        """
+        """The scenario, validated. Raises SpecError: what the file and the options say does not go together."""
         return build_scenario(self.data, where=self.source)
 
     def account_lines(self) -> list[str]:

@@ -89,8 +89,8 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     maker = keys.raw(f"model.{CALLED}")
     model = file.model if file.model is not None else _model(keys, recipe.run.get("model"), known, ledger)
     if file.model is None:
-        _vocabulary(recipe.sections["model"], keys, maker, known, plan["tp"])
-    model = _own_fields(model, keys, recipe.sections["model"], known, ledger)
+        _vocabulary(recipe.model, keys, maker, known, plan["tp"])
+    model = _own_fields(model, keys, recipe.model, known, ledger)
     shape = whole_shape(model)
     inside.known["experts"] = shape.get("num_experts") or None
     inside.read("dealt")
@@ -101,7 +101,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     inside.read("schedule")
     called = ledger.told("recipe") or ""
     machine = Machine.of(file, [called])
-    recipe.sections["plan"], recipe.sections["training"] = plan, training
+    recipe.plan, recipe.training = plan, training
     unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
     _gpus_named(recipe, plan, unit, called)
     gpus = gpus_of(recipe, shape, machine)
@@ -111,8 +111,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     take_adapters(training, keys, known)
     recipe.follow(known.get("packing", ()))
     stack = _stack(inside, keys, known)
-    for field, value in recipe.sections["stack"].items():
-        stack[field] = value
+    stack.update(recipe.stack)
     leave_translated(arguments, keys, spelled)
     return {"model": model, "cluster": machine.section(gpus), "plan": plan, "training": training, "stack": stack}
 

@@ -33,7 +33,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     read_plan(recipe)
     model = _model(recipe, keys, kind)
     shape = whole_shape(model)
-    recipe.sections["model"] = Section("model", arguments.ledger, **shape)
+    recipe.model = Section("model", arguments.ledger, **shape)
     _training(recipe)
     take_adapters(training, keys, known)
     recipe.read("schedule")

@@ -21,6 +21,7 @@ step : functions of `recipe.STEPS`, with their arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cache, partialmethod
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Self
@@ -46,8 +47,8 @@ class Recipe(Rows):
     """What a file says, while it is read.
 
     keys : the file's settings or arguments; kind, that of its table. steps : functions that rows may call, by name.
-    sections : model, plan, training and stack, as far as they are told; and run, facts that a scenario's fields follow
-        from, such as nodes, of which the file's account has no lines.
+    model, plan, training, stack : the scenario's sections, as far as they are told.
+    run : facts that a scenario's fields follow from, such as nodes, of which the file's account has no lines.
     known : what rows have learned, by name. scenario : its sections, once they are there.
     """
 
@@ -56,16 +57,21 @@ class Recipe(Rows):
     ) -> None:
         self.keys, self.kind, self.steps = keys, str(keys.kind), steps
         self.file = file or Foreign("", None, keys.ledger, Given())
-        self.sections = {name: Section(name, keys.ledger) for name in RECORDS} | {"run": Section("run", Ledger(""))}
+        self.model, self.plan, self.training, self.stack = (Section(name, keys.ledger) for name in RECORDS)
+        self.run = Section("run", Ledger(""))
         self.known = {"parts": {*parts_of(self.file.data)}, **known}
         self.scenario: dict[str, Any] = {}
 
     def beside(self, keys: Any, kind: str, **known: Any) -> Self:
         """Other keys that fill the same sections and facts, by the rows of another kind's table."""
-        found = type(self)(keys, self.file, self.steps, **known)
-        found.kind = kind
-        found.sections = self.sections
+        found = copy(self)
+        found.keys, found.kind, found.known = keys, kind, {**known}
         return found
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """Model, plan, training, stack and run by their names."""
+        return {name: getattr(self, name) for name in (*RECORDS, "run")}
 
     def put(self, path: str, value: Any, source: str) -> None:
         """Set a field, or a fact of the run, by its dotted name, unless it is set or there is nothing to set."""
@@ -107,34 +113,9 @@ class Recipe(Rows):
         self.follow(table(self.kind)[group])
 
     @property
-    def run(self) -> Section:
-        """Facts of the run."""
-        return self.sections["run"]
-
-    @property
     def sources(self) -> dict[str, str]:
         """Where the facts of the run stand that the file says."""
         return {entry.name.removeprefix("run."): entry.note for entry in self.run.ledger.read}
-
-    @property
-    def plan(self) -> Section:
-        """The section `plan`."""
-        return self.sections["plan"]
-
-    @property
-    def model(self) -> Section:
-        """The section `model`."""
-        return self.sections["model"]
-
-    @property
-    def training(self) -> Section:
-        """The section `training`."""
-        return self.sections["training"]
-
-    @property
-    def stack(self) -> Section:
-        """The section `stack`."""
-        return self.sections["stack"]
 
     def refused(self, why: str) -> SpecError:
         """The error for what is wrong with the file."""
