@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sim.errors import SpecError
@@ -34,32 +35,23 @@ _LONG = re.compile(r"_(?:16|32|64|128)k$")
 
 def model_named(name: str, source: str, ledger: Ledger) -> Any:
     """The section `model` of a class's or a repository's name. Raises SpecError: not a model that is known by name."""
-    families: dict[str, dict[str, Any]] = table("megatron_models")["families"]
-    known = {each: (family, what) for family in families.values() for each, what in family.items() if each != "all"}
-    try:
+    with suppress(SpecError):
         return ledger.took("model", model_preset(name), f"{source} {short(name)}")
-    except SpecError:
-        pass
-    plain = table("megatron_models")["aliases"].get(_plain(name), _plain(name))
-    if plain not in known:
-        found = known_model(plain, by_letters=True)
-        if found is not None:
-            ledger.took("model", short(name), source)
-            return found
+    known = table("megatron_models")
+    plain = known["aliases"].get(_plain(name), _plain(name))
+    family = next((each for each in known["families"].values() if plain in each and plain != "all"), None)
+    what = known_model(plain, by_letters=True) if family is None else family[plain]
+    if what is None:
         raise ledger.error(
             f"{source} {short(name)!r} is none of the models that flopcast has; give --model "
             "config.json, that model's own, or --model PRESET"
         )
-    family, what = known[plain]
     ledger.took("model", short(name), source)
-    return what if isinstance(what, str) else _whole(name, {**family["all"], **what})
-
-
-def _whole(name: str, shape: dict[str, Any]) -> dict[str, Any]:
-    """A shape by its fields; a hybrid's layers from Megatron's letters."""
-    letters = shape.pop("pattern", None)
-    own = {} if letters is None else blocks_of(letters)
-    return {"name": _CLASS.sub("", name.rpartition("/")[2]).lower(), **shape, **own}
+    if family is None or isinstance(what, str):
+        return what
+    shape = {**family["all"], **what}
+    blocks = blocks_of(shape.pop("pattern")) if "pattern" in shape else {}  # a hybrid's, in Megatron's letters
+    return {"name": _CLASS.sub("", name.rpartition("/")[2]).lower(), **shape, **blocks}
 
 
 def _plain(name: str) -> str:
@@ -102,8 +94,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     called = ledger.told("recipe") or ""
     machine = Machine.of(file, [called])
     recipe.plan, recipe.training = plan, training
-    unit = plan["tp"] * plan["pp"] * plan.get("cp", 1)
-    _gpus_named(recipe, plan, unit, called)
+    _gpus_named(recipe, called)
     gpus = gpus_of(recipe, shape, machine)
     take_replicas(inside, gpus)
     if training["precision"] == "fp32":
@@ -237,11 +228,11 @@ def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any],
     return section
 
 
-def _gpus_named(recipe: Recipe, plan: Section, unit: int, called: str) -> None:
+def _gpus_named(recipe: Recipe, called: str) -> None:
     """GPUs by the recipe's name, llama3_70b_pretrain_32gpu_h100_bf16_config, where its degrees divide them."""
-    experts = plan["pp"] * plan.get("ep", 1) * plan.get("etp", 1)
-    number = re.search(r"_(\d{1,6})gpus?_", called)
-    if number and int(number[1]) % unit == 0 == int(number[1]) % experts:
+    plan, number = recipe.plan, re.search(r"_(\d{1,6})gpus?_", called)
+    units = plan["tp"] * plan.get("cp", 1), plan.get("ep", 1) * plan.get("etp", 1)
+    if number and not any(int(number[1]) % (plan["pp"] * unit) for unit in units):
         recipe.put("run.gpus", int(number[1]), "the recipe's name")
 
 
@@ -265,11 +256,10 @@ def _stack(recipe: Recipe, keys: Keys, known: Mapping[str, Any]) -> Section:
     # What the framework does otherwise where nothing is said, a recipe leaves out on purpose.
     for field, value in (("overlap_experts", False), ("async_tensor_parallel", False), ("cuda_graphs", "none")):
         stack.setdefault(field, value)
-    in_fp32 = keys.flag(*known["precision"]["grads_in_fp32"])
-    half = training["precision"] == "fp16"
+    in_fp32, half = keys.flag(*known["precision"]["grads_in_fp32"]), training["precision"] == "fp16"
     said = None if in_fp32 is None else "fp32" if in_fp32 else "fp16" if half else "bf16"
-    source, usual = known["precision"]["grads_in_fp32"][0], "fp16" if half else "fp32"
-    stack.settle("gradient_precision", said, source, usual, f"{known['called']}'s default")
+    usual, why = "fp16" if half else "fp32", f"{known['called']}'s default"
+    stack.settle("gradient_precision", said, known["precision"]["grads_in_fp32"][0], usual, why)
     keys.take(*known["precision"]["grads_overridden"])
     return stack
 
