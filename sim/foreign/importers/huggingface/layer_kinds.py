@@ -280,17 +280,6 @@ def blocks(keys: Keys) -> Fields:
     return blocks_of("".join(_NAMED_BLOCKS[word] for word in listed))
 
 
-def experts_in(sparse: Sequence[bool], keys: Keys) -> Fields:
-    """Which layers have experts: those that `mlp_layer_types` lists, or else these, one a layer."""
-    listed = _listed("mlp_layer_types", keys)
-    if listed is not None:
-        wrong = next((word for word in listed if word not in ("dense", "sparse")), None)
-        if wrong is not None:
-            raise keys.wrong("mlp_layer_types", wrong, "must be dense or sparse")
-        sparse = [word == "sparse" for word in listed]
-    return dealt_experts(sparse)
-
-
 def dealt_experts(sparse: Sequence[bool]) -> Fields:
     """Fields that say which layers have experts: behind so many first layers, or in a pattern."""
     dense = list(sparse).index(True) if any(sparse) else len(sparse)
@@ -314,13 +303,17 @@ def layers_with_experts(rule: Mapping[str, str], keys: Keys) -> Fields:
     first, last, step = number("first", 0, int(rule.get("from", 0))), number("last", -1, -1), number("step", 1, 1)
     without, named = (_numbers(rule[part], keys) if part in rule else None for part in ("without", "named"))
     if "marks" in rule:
-        return experts_in(_marks(rule["marks"], first, keys), keys)
-    if named is not None:
-        return experts_in([layer in named for layer in layers], keys)
-    behind = layers if last == -1 else range(last + 1)
-    return experts_in(
-        [layer in behind[first:] and (layer + 1) % step == 0 and layer not in (without or ()) for layer in layers], keys
-    )
+        sparse = _marks(rule["marks"], first, keys)
+    elif named is not None:
+        sparse = [layer in named for layer in layers]
+    else:
+        behind = layers[first:] if last == -1 else range(last + 1)[first:]
+        sparse = [layer in behind and (layer + 1) % step == 0 and layer not in (without or ()) for layer in layers]
+    listed = _listed("mlp_layer_types", keys)
+    wrong = next((word for word in listed or () if word not in ("dense", "sparse")), None)
+    if wrong is not None:
+        raise keys.wrong("mlp_layer_types", wrong, "must be dense or sparse")
+    return dealt_experts(sparse if listed is None else [word == "sparse" for word in listed])
 
 
 def _marks(name: str, first: int, keys: Keys) -> list[bool]:

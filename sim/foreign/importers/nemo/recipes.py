@@ -121,7 +121,9 @@ def read_nemo(file: Foreign) -> dict[str, Any]:
     trainer = settings["trainer"] = dict(settings["trainer"])
     if isinstance(trainer.get("plugins"), list) and len(trainer["plugins"]) == 1:  # [bf16_mixed()]
         trainer["plugins"] = trainer["plugins"][0]
-    settings["model"] = _versioned(settings["model"])
+    maker = settings["model"].get(CALLED)
+    if isinstance(maker, MadeBy) and maker in ("model", "model_config"):  # whose module is the version: llama3_70b
+        settings["model"] = {"version": maker.module.rpartition(".")[2], **settings["model"]}
     strategy = settings["trainer"].get("strategy")
     if isinstance(strategy, Mapping) and strategy.get("fsdp") in ("megatron", "pytorch"):
         settings["trainer"]["strategy"] = {**strategy, f"{strategy['fsdp']}_fsdp": True}
@@ -133,14 +135,6 @@ def _is_recipe(settings: Mapping[str, Any]) -> bool:
     """Whether it is a recipe: of a model, a trainer and data; or one that NeMo makes for fine-tuning."""
     whole = all(isinstance(settings.get(part), Mapping) for part in ("model", "trainer"))
     return whole and ("data" in settings or "seq_length" in settings)
-
-
-def _versioned(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The model with the version that the name of the module has of which it is: `llama3_70b.model()`."""
-    maker = model.get(CALLED)
-    if isinstance(maker, MadeBy) and maker in ("model", "model_config") and "version" not in model:
-        return {"version": maker.module.rpartition(".")[2], **model}
-    return dict(model)
 
 
 def _callbacks(said: Any) -> dict[str, Any]:

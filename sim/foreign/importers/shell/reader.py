@@ -144,7 +144,9 @@ class Reader:
                 status = self._one(node.named_children[-1])
                 return None if status is None else not status
             case "compound_statement" if node.children[0].type == "((":
-                return self._decided(self._reckon(self.script.inside(node)))
+                value = self.script.arithmetic(self.script.inside(node))
+                unknown = UNKNOWN in value
+                return self._decided((None if unknown else value != "0", self.script.unknowns.numbers(value)))
             case "compound_statement" | "program":
                 return self.run(node.children)
             case "test_command":
@@ -306,11 +308,6 @@ class Reader:
         else:
             self.script.assign(name, [text], more, array=False)
         return None if UNKNOWN in text and any(nodes_of(node, "command_substitution")) else True
-
-    def _reckon(self, text: str) -> Result:
-        """Whether an arithmetic command is not zero."""
-        value = self.script.arithmetic(text)
-        return (None, self.script.unknowns.numbers(value)) if UNKNOWN in value else (value != "0", ())
 
     def _command(self, node: Node) -> bool | None:
         """Follow a command: one of the shell's own, or one that is started."""
