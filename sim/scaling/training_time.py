@@ -138,6 +138,18 @@ class Frontier:
         }
 
 
+def other_runs(
+    frontier: Frontier, *, within_s: float | None = None, budget: float | None = None
+) -> dict[str, FrontierPoint]:
+    """What else is asked of a frontier, by name.
+
+    within_s : Also show the cheapest run that ends in this time: '60 d'.
+    budget : Also show the shortest run for this much money: 50M.
+    """
+    found = {} if within_s is None else {"within": frontier.cheapest_within(within_s)}
+    return found if budget is None else {**found, "budget": frontier.fastest_for(budget)}
+
+
 def default_batches(goal: Goal, sequence_length: int) -> tuple[int, ...]:
     """Powers of two from a thirty-second of the critical batch to eight times it.  [sequences]"""
     middle = goal.critical_batch / sequence_length
