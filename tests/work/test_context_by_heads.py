@@ -5,7 +5,6 @@ from counts import attention_core
 from open_space import search
 
 from sim.errors import InfeasiblePlan
-from sim.foreign.importers import import_text
 from sim.specs import ModelSpec, StackSpec, load_scenario
 from sim.work.pieces import Cut
 
@@ -55,23 +54,3 @@ def test_a_search_deals_heads_evenly_too(scenarios):
     assert all(scenario.model.num_heads % (plan.tp * plan.cp) == 0 for plan in plans)
     with pytest.raises(InfeasiblePlan, match="deals 32 heads"):
         search(scenario, fixed={"cp": 64})
-
-
-SCRIPT = (
-    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 "
-    "--seq-length 4096 --micro-batch-size 1 --global-batch-size 8 --bf16 --context-parallel-size 4 {}"
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "by_heads", "ring"),
-    [
-        ("", False, True),
-        ("--cp-comm-type a2a", True, True),
-        ("--cp-comm-type allgather", False, False),
-        ("--cp-comm-type p2p p2p", False, True),
-    ],
-)
-def test_megatrons_word_for_it(words, by_heads, ring):
-    stack = import_text(SCRIPT.format(words), "run.sh").scenario().stack
-    assert (stack.context_by_heads, stack.overlap_context) == (by_heads, ring)
