@@ -184,7 +184,8 @@ class Spec(BaseModel):
             field = fields.get(str(key))
             name = field.name if field else str(key)
             value = as_names(value) if name in cls.NAMES else value
-            if name in follows and _is_left_out(value, follows[name]):
+            like_another = isinstance(follows.get(name), str)
+            if name in follows and (value in (None, "", [], ()) or (like_another and value == 0)):
                 continue
             if name in read:
                 raise ValueError(f"{file_name(name)!r} is given twice (as {key!r} and {name!r}); keep one")
@@ -257,11 +258,6 @@ class Spec(BaseModel):
 def as_names(value: Any) -> Any:
     """Names of a file or a command line as a list: one text may hold several, between commas, pluses or blanks."""
     return tuple(each for each in re.split(r"[\s,+]+", value) if each) if isinstance(value, str) else value
-
-
-def _is_left_out(value: Any, rule: Any) -> bool:
-    """Whether a value of a field that follows by this rule stands for none."""
-    return value is None or value in ("", [], ()) or (isinstance(rule, str) and value == 0)
 
 
 def _followed(rule: str | Callable[[Mapping[str, Any]], Any], fields: Mapping[str, Any]) -> Any:

@@ -263,7 +263,8 @@ def _consequences(
     facts = _facts(sections)
     stated = {file_name(str(key)) for key in own}
     found: list[Consequence] = []
-    known = {file_name(key): value for key, value in {**stack, **own}.items()}
+    usual = {name: info.default for name, info in StackSpec.model_fields.items()}
+    known = {file_name(key): value for key, value in {**usual, **stack, **own}.items()}
     for rule in rules_of(framework):
         if not _applies(rule.get("when", {}), version, framework, facts, known):
             continue
@@ -308,7 +309,7 @@ def _applies(
         elif key == "model":
             if not any(_bare(name) in _bare(facts["model"]) for name in options):
                 return False
-        elif (facts[key] if key in facts else known.get(key, _default(key))) not in options:
+        elif (facts[key] if key in facts else known.get(key)) not in options:
             return False
     return True
 
@@ -322,11 +323,6 @@ def _names(stated: Any) -> tuple[str, ...]:
 def _bare(name: str) -> str:
     """A model's name as all write it: letters in lower case, and digits."""
     return re.sub(r"[\W_]", "", name).lower()
-
-
-def _default(field: str) -> Any:
-    """What a field of the stack is where nothing sets it."""
-    return next((info.default for name, info in StackSpec.model_fields.items() if file_name(name) == field), None)
 
 
 def _facts(sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import LayerKind, ModelSpec, StackSpec
+from sim.specs import LayerKind, ModelSpec
 from sim.specs.base import FORMATS
 from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, matmul, memory
 from sim.work.pieces import Cut, Writer, key_value_width
@@ -365,8 +365,15 @@ def _core_by_hand(write: Writer) -> _Both:
     model, cut, w = write.model, write.cut, write.cut.width
     s, d, of_values = cut.sequence_length, model.head_dim, model.value_head_dim
     heads, rows = _heads_and_rows(write)
-    scores = heads * rows * s
-    softmax, softmax_back, kernels = _softmax_by_hand(w, heads, write.stack)
+    scores, wide = heads * rows * s, write.stack.fp32_softmax
+    # Scale, mask and softmax: bytes a score forward and backward, and kernels, one after the other, in fp32 with a cast
+    # before and one after; or in one. Megatron's fused kernel takes four sequences and heads at a time, and gives way
+    # otherwise (NVIDIA/Megatron-LM:megatron/model/fused_softmax.py).
+    each: tuple[Number, ...] = (2 * (w + 4) + 6 * 4, 2 * (w + 4) + 7 * 4, 5) if wide else (6 * w, 7 * w, 3)
+    if write.stack.fused_softmax:
+        fits = np.asarray(heads) % 4 == 0
+        each = tuple(np.where(fits, *both) for both in zip((2 * w, 3 * w, 1), each, strict=True))
+    softmax, softmax_back, kernels = each
     multiply = partial(matmul, width=w, batch=heads, cause=Cause.ATTENTION)
     move = partial(memory, cause=Cause.ATTENTION)
     dropout = [move("attention dropout", (2 * w + 1) * scores, sort="dropout")] * bool(model.dropout)
@@ -402,20 +409,3 @@ def _core_width(write: Writer) -> float:
     """Bytes of a number of queries, keys and values as the attention core reads and keeps it."""
     eight_bits = write.stack.fp8_attention and write.stack.attention == "flash" and write.cut.format is not None
     return FORMATS["fp8"].nbytes if eight_bits else write.cut.width
-
-
-def _softmax_by_hand(width: int, heads: Number, stack: StackSpec) -> tuple[Number, Number, Number]:
-    """Bytes a score of scale, mask and softmax, forward and backward; and kernels in each direction.
-
-    In one kernel, or one after the other; in fp32 with a cast before and one after. Megatron's fused kernel takes four
-    sequences and heads at a time, and gives way to single ones otherwise (NVIDIA/Megatron-LM:megatron/model/
-    fused_softmax.py).
-    """
-    w, wide = width, 4
-    single, single_back, kernels = 6 * w, 7 * w, 3
-    if stack.fp32_softmax:
-        single, single_back, kernels = 2 * (w + wide) + 6 * wide, 2 * (w + wide) + 7 * wide, 5
-    if not stack.fused_softmax:
-        return single, single_back, kernels
-    whole = np.asarray(heads) % 4 == 0
-    return np.where(whole, 2 * w, single), np.where(whole, 3 * w, single_back), np.where(whole, 1, kernels)

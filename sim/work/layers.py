@@ -102,7 +102,12 @@ def _casts(write: Writer, params: Number, kind: LayerKind) -> tuple[tuple[Kernel
         copies, inner = routed(model, cut).copies, model.expert_intermediate_size / cut.etp
     elif kind.mlp == "none":
         copies = inner = 0.0
-    columns, context = _mixer_columns(model, cut, kind)
+    if kind.recurs:  # columns out of a mixer's first multiply, and into its last
+        wide = model.recurrent_widths(kind)
+        columns, context = (wide.mixed + wide.gates) / cut.tp, wide.values / cut.tp
+    else:
+        context = model.num_heads * model.head_dim / cut.tp
+        columns = context + key_value_width(model, cut.tp)
     mixes = tokens * (kind.mixer != "none")
     between = 0 if kind.sparse and stack.fused_experts else inner  # else experts' kernels write it as it is read
     inputs = mixes * (h + context) + copies * (h + between)
@@ -117,15 +122,6 @@ def _casts(write: Writer, params: Number, kind: LayerKind) -> tuple[tuple[Kernel
         (memory("casts to fp8", 5 * (inputs + params), kernels=16),),
         (memory("gradients' casts to fp8", 6 * gradients + inputs, kernels=12),),
     )
-
-
-def _mixer_columns(model: ModelSpec, cut: Cut, kind: LayerKind) -> tuple[Number, Number]:
-    """Columns that come out of a mixer's first multiply on one GPU, and that go into its last."""
-    if kind.recurs:
-        wide = model.recurrent_widths(kind)
-        return (wide.mixed + wide.gates) / cut.tp, wide.values / cut.tp
-    query = model.num_heads * model.head_dim / cut.tp
-    return query + key_value_width(model, cut.tp), query
 
 
 def mtp_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from sim.arrays import Number
 from sim.specs import LayerKind
 from sim.work.operations import Cause, Collective, Kernel, Tensor, Weight, memory
-from sim.work.pieces import Cut, Writer
+from sim.work.pieces import Writer
 
 MODULE = "mamba"
 """The module of all its operations, by Megatron-Core's name."""
@@ -54,7 +54,13 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
         input_grad=(memory("convolution backward", 4 * w * cut.tokens * mixed.columns, 2),),
     )  # fmt: skip
     # Context parallelism exchanges what comes out of the projections.
-    there, back = _cut_by_heads(w * cut.tokens * (mixed.columns + gates.columns), w * cut.tokens * state.columns, cut)
+    there, back = (
+        Collective(way, "all_to_all", w * cut.tokens * columns, group="cp")
+        for way, columns in (
+            ("sequence to heads", mixed.columns + gates.columns), ("heads to sequence", state.columns)
+        )
+    )  # fmt: skip
+    exchanged = bool(np.max(cut.cp) > 1)
     own = {"mamba2": 3 * heads, "gated_delta_net": 2 * heads}.get(kind.mixer, heads + state.columns)
     forward, backward = recurrent_core(
         kind.mixer, cut.tokens, heads, model.linear_num_key_heads / cut.tp, model.linear_head_dim,
@@ -63,7 +69,8 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     # States at the ends of chunks are computed again.
     write.add(
         "state", MODULE, reads=(convolved, *steps), writes=(state,), kept=(convolved, *steps), weights=(Weight(own),),
-        forward=(forward,), input_grad=(backward,), sent=there, sent_back=back,
+        forward=(forward,), input_grad=(backward,), sent=(there, back) * exchanged,
+        sent_back=(back, there) * exchanged,
     )  # fmt: skip
     # The gated norm reads the state's output and the gate, writes one; backward reads both and a gradient, writes two.
     normed, moved = state.like("state's output normed"), w * cut.tokens * state.columns
@@ -122,12 +129,3 @@ def recurrent_core(
         kernels=LAUNCHES[mixer][1], credited_flop=2 * credited,
     )  # fmt: skip
     return forward, backward
-
-
-def _cut_by_heads(before: Number, after: Number, cut: Cut) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-    """All-to-alls that give every context-parallel GPU whole sequences of its heads, and pieces of all: both ways."""
-    if np.max(cut.cp) == 1:
-        return (), ()
-    there = Collective("sequence to heads", "all_to_all", before, group="cp")
-    back = Collective("heads to sequence", "all_to_all", after, group="cp")
-    return (there, back), (back, there)

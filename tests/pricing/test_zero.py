@@ -100,18 +100,13 @@ def test_a_search_shards_in_the_scenarios_groups(changes):
         search(scenario, gpus=(2, 2))
 
 
-ACCUMULATED = {
-    "name": "small", "model": "llama2-7b", "cluster": {"name": "mine", "node": "dgx-a100-80gb", "num_nodes": 4},
-    "plan": {"dp": 32, "microbatch_size": 1, "zero_stage": 3, "recompute": "full"},
-    "training": {"global_batch_size": 128, "sequence_length": 4096, "precision": "bf16"},
-    "stack": {"framework": "torchtitan"},
-}  # fmt: skip
+ACCUMULATED = DATA | {"stack": {"framework": "torchtitan"}}
 KEPT = "plan.reshard_after_forward=false"
 PIPELINE = ("plan.pp=4", "plan.dp=8")
 
 
 def accumulated(*changes):
-    return build_scenario(ACCUMULATED, changes)
+    return build_scenario(ACCUMULATED, ["plan.recompute=full", "training.global_batch_size=128", *changes])
 
 
 def test_kept_weights_by_hand():
