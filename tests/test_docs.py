@@ -20,7 +20,7 @@ DATA = Path(flopcast_calibration.__file__).parent / "data"
 ELSEWHERE = {
     "calibrate run": "minutes of measuring; tests/calibration and notebooks/04_calibrate.ipynb run its suite",
     "calibrate from-runs": "many fits; tests/calibration/test_from_runs.py", "validate": "tests/validation",
-    "scaling": "tests/scaling/test_scaling_commands.py runs the README's",
+    "scaling": "tests/scaling/test_loss_laws.py runs the README's",
     "import": "files of the reader's own; tests/foreign reads ones like them", "shape": "tests/scaling/test_shape.py",
     "shortest": "tests/scaling", "report": "tests/report; it searches",
     "mcp": "tests/test_mcp.py; it waits for a client",
@@ -91,7 +91,7 @@ HERE = {
     "client.get_executor()": "client",
     'gpt3-175b-4096-a100.yaml"), "cluster': 'megatron-2021/1.7b.yaml"), "cluster',
 }
-"""What a page takes from the reader's cluster, and what stands in for it here; tests/test_parallel.py asks Dask itself."""
+"""What a page takes from the reader's cluster, and what stands in for it here; tests/test_estimate.py asks Dask itself."""
 
 
 def blocks(page, language):

@@ -1,7 +1,11 @@
 """Whole answers against published runs, and the mistakes other simulators make: each is a test here."""
 
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import pytest
+from open_space import sweep
 
 from sim import estimate, load_scenario
 from sim.engines import des
@@ -177,3 +181,28 @@ def test_events_by_the_million_are_left_to_the_exact_engine(scenarios, monkeypat
     monkeypatch.setattr(des, "MOST_ACTIONS", 1)
     with pytest.raises(ScheduleError, match="engine dag gives the same times"):
         estimate(scenario, engine="des")
+
+
+SMALLEST = Path(__file__).parents[1] / "scenarios" / "megatron-2021" / "1.7b.yaml"
+
+
+def test_a_sweep_is_the_same_on_a_process_pool():
+    scenario = load_scenario(SMALLEST)
+    with ProcessPoolExecutor(2) as pool:
+        alone, spread = (sweep(scenario, "gpus=8,16,28", confirm=1, executor=each) for each in (None, pool))
+    assert alone.to_dict() == spread.to_dict()
+    assert spread.points[2].infeasible is not None
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")
+def test_dask_gives_the_same_answers(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    scenario = load_scenario(SMALLEST)
+    batches = [scenario.replace(training=scenario.training.replace(global_batch_size=size)) for size in (512, 1024)]
+    cluster = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
+    )
+    with cluster, distributed.Client(cluster) as client:
+        there = list(client.get_executor().map(estimate, batches))
+    assert [each.step_time_s for each in there] == [estimate(each).step_time_s for each in batches]

@@ -5,8 +5,9 @@ import pytest
 from flows import flows_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trees import on_tree
 
-from sim import build_scenario, estimate
+from sim import build_scenario, estimate, simulate
 from sim.engines.wire import max_min_rates
 from sim.errors import SpecError
 from sim.network import sharing
@@ -148,3 +149,34 @@ def test_switches_are_short_of_cables_only_where_a_level_says_so(ports, below, r
     used = [level.name for level in topology.levels[:-1]]
     assert cluster.network.is_nonblocking(used) == (ratio == 1.0 or "spine" not in used)
     assert cluster.network.is_nonblocking() == (ratio == 1.0)
+
+
+SMALLER = ["plan.pp=16", "plan.dp=12", "training.global_batch_size=384"]  # of the 1T run, to be quick
+
+
+@pytest.fixture
+def asked(scenarios):
+    """Step times by the formulas and with links shared, of a tree and a case."""
+
+    def answer(tree, case):
+        found = simulate(on_tree(scenarios / "gpt-1t-3072-a100.yaml", tree, case, SMALLER), contention=True)
+        return found.noiseless_s, found.mean_s
+
+    return answer
+
+
+def test_on_a_full_tree_only_scatter_gather_shows(asked):
+    _, own = asked("full, adaptive", "as it is")
+    assert asked("full, adaptive", "no scatter/gather")[1] > 1.01 * own
+    for case in ("no rails", "pipeline ranks closer than replicas", "nodes anywhere in the machine"):
+        assert asked("full, adaptive", case)[1] == pytest.approx(own, rel=1e-6)
+
+
+@pytest.mark.parametrize("tree", ["full, ecmp", "1:8, adaptive"])
+def test_with_few_cables_or_hashes_that_collide_rails_and_scatter_gather_save_more(tree, asked):
+    own, without, no_rails = (asked(tree, case) for case in ("as it is", "no scatter/gather", "no rails"))
+    assert without[0] > 1.01 * own[0]
+    assert no_rails[0] > 1.003 * own[0]
+    assert own[0] >= asked("full, adaptive", "as it is")[0] * (1 - 1e-9)
+    for formula, shared in (own, without, no_rails):
+        assert shared == pytest.approx(formula, rel=0.002)
