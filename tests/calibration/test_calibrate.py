@@ -1,11 +1,16 @@
 """From measuring to a profile that estimates use: the suite on this machine, fits on synthetic data, the command line."""
 
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 from typed import typed
 
 from flopcast_calibration.build import calibrate
+from flopcast_calibration.commands.matters import effects
 from flopcast_calibration.measurement import Measurement, MeasurementSet, write_journal
+from sim import estimate, load_scenario
 from sim.costs.compute import gemm_time
 from sim.errors import ProfileError
 from sim.specs import ClusterSpec, Profile, load_preset
@@ -102,3 +107,27 @@ def test_collectives_and_a_multiply_beside_one_run_on_two_ranks(tmp_path, monkey
     (item,) = data.of("interference")
     # How long they took a shared machine cannot say; test_stand_in.py has a clock of its own.
     assert min(item.time_s, item.extra["gemm_s"], item.extra["collective_s"]) > 0
+
+
+SCENARIO = Path(__file__).parents[2] / "scenarios" / "korthikanti-2022" / "22b-selective.yaml"
+
+
+def test_every_number_is_tried_and_moves_the_step_the_right_way():
+    load = partial(load_scenario, SCENARIO)
+    tried: list[str] = []
+    found = effects(load(), lambda override: load([override]), tried.append)
+    changes = {each.path: each.change for each in found}
+    refused = {said.removeprefix("trying ") for said in tried} - set(changes)
+    assert {path.rpartition(".")[2] for path in refused} <= {"oversubscription"}  # 1 is the least
+    assert len(changes) > 60
+    assert next(iter(changes)) in (
+        "cluster.node.gpu.peak.fp16",
+        "profile.gemm.max_efficiency",
+        "cluster.node.gpu.sustained_clock",
+    )
+    longer = ("cluster.node.gpu.memory_bandwidth", "cluster.node.nvlink_bandwidth", "profile.nvlink.efficiency")
+    assert all(changes[path] > 0.001 for path in longer)
+    assert changes["profile.nvlink.base_latency"] < 0 == changes["cluster.node.gpu.memory"]
+    first = found[0]
+    less = estimate(load([f"{first.path}={0.9 * first.value!r} {first.unit}".strip()])).step_time_s
+    assert less / estimate(load()).step_time_s - 1.0 == pytest.approx(first.change)

@@ -1,6 +1,7 @@
 """Columns of tables of runs: fields by their paths and short names, names of machines and frameworks, notes that set nothing."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +27,11 @@ from sim.estimate import estimate
 from sim.specs import ClusterSpec, GpuSpec, StackSpec, load_preset, preset_names
 from sim.specs.base import file_name
 from sim.specs.loading import SECTIONS, resolve
+from sim.specs.yaml12 import load_yaml
 from sim.work.sums import hardware_flop, model_flop
 
 GIB = 2**30
+NAMES = load_yaml(Path(__file__).parent / "names.yaml")
 FULL = {"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "gated_mlp"}
 
 
@@ -39,59 +42,25 @@ def test_short_columns_stand_for_fields():
 
 
 def test_names_of_machines(run_row):
-    expected = {  # as tables write it, with the memory they give -> node, memory [GB], profile
-        ("V100-SXM2-16GB", ""): ("dgx-1v-16gb", 16, "v100"), ("V100-SXM3-32GB", ""): ("dgx-2h", 32, "v100-sxm3"),
-        ("V100-SXM2-32GB", "32"): ("dgx-1v", 32, "v100"), ("A100-SXM4-80GB", ""): ("dgx-a100-80gb", 80, "a100"),
-        ("A100-SXM4-40GB", "80"): ("dgx-a100-40gb", 40, "a100"), ("A100", "40"): ("dgx-a100-40gb", 40, "a100"),
-        ("Ampere", ""): ("dgx-a100-80gb", 80, "a100"), ("A800", ""): ("hgx-a800", 80, "a100"),
-        ("H800-SXM", ""): ("hgx-h800", 80, "h100"), ("h100", ""): ("dgx-h100", 80, "h100"),
-        ("H100-94GB", ""): ("dgx-h100", 94, "h100"), ("H100-96GB-HBM2e (500 W cap)", ""): ("dgx-h100", 96, "h100"),
-        ("H200", "141"): ("dgx-h200", 141, "h200"), ("GB300", ""): ("gb300-tray", 300, "b300"),
-        ("GB200", ""): ("gb200-tray", 200, "b200"), ("B300", ""): ("dgx-b300", 300, "b300"),
-        ("B200 (power-limited)", ""): ("dgx-b200", 190, "b200"), ("GH200-96GB", "96"): ("gh200-96gb-4", 96, "datasheet"),
-        ("GH200", "144"): ("gh200-144gb-4", 144, "datasheet"), ("VR200", ""): ("vr200-tray", 288, "datasheet"),
-        ("Rubin", ""): ("vr200-tray", 288, "datasheet"), ("MI300X", "192"): ("mi300x-8", 192, "datasheet"),
-        ("MI325X", ""): ("mi325x-8", 256, "datasheet"), ("MI350X", ""): ("mi350x-8", 288, "datasheet"),
-        ("MI355X", ""): ("mi355x-8", 288, "datasheet"), ("RTX A6000", "48"): ("rtx-a6000-8", 48, "datasheet"),
-        ("L40S", ""): ("l40s-8", 48, "datasheet"), ("RTX 4090", "24"): ("rtx-4090-8", 24, "datasheet"),
-        ("GeForce RTX 3090", ""): ("rtx-3090-8", 24, "datasheet"),
-        ("GB300 (DGX Station)", ""): ("dgx-station", 270, "b300"), ("DGX Spark", ""): ("dgx-spark", 137, "datasheet"),
-        ("NVIDIA GB10", "128"): ("dgx-spark", 137, "datasheet"), ("H20", "96"): ("hgx-h20", 100, "datasheet"),
-        ("H100-NVL-94GB", ""): ("h100-nvl-2", 98, "h100"), ("H100-PCIe", "80"): ("h100-pcie-8", 83, "h100"),
-        ("H200 NVL", ""): ("h200-nvl-4", 150, "h200"), ("A100-PCIE-40GB", ""): ("a100-pcie-40gb-8", 42, "a100"),
-        ("A100 PCIe", "80"): ("a100-pcie-8", 83, "a100"), ("MI250X", ""): ("mi250x-4", 69, "datasheet"),
-        ("A40", ""): ("a40-8", 50, "datasheet"), ("A10", "24"): ("a10-8", 25, "datasheet"),
-        ("Tesla T4", ""): ("t4-8", 17, "datasheet"), ("L40", ""): ("l40-8", 50, "datasheet"),
-        ("L4", "24"): ("l4-8", 25, "datasheet"),
-        ("RTX 5090", ""): ("rtx-5090-8", 34, "datasheet"),
-        ("RTX 5060 Ti", "16"): ("rtx-5060-ti-8", 17, "datasheet"), ("RTX PRO 6000", ""): ("rtx-pro-6000-8", 100, "datasheet"),
-        ("RTX PRO 6000 Server Edition", ""): ("rtx-pro-6000-server-8", 100, "datasheet"),
-        ("RTX PRO 6000 Max-Q", ""): ("rtx-pro-6000-max-q-8", 100, "datasheet"),
-    }  # fmt: skip
     wrong = {}
-    for (gpu, memory), (node, gigabytes, profile) in expected.items():
+    for gpu, memory, node, gigabytes, profile in NAMES["machines"]:
         cluster, found = machine_of(run_row(gpu=gpu, gpu_mem_gb=memory, gpus_per_node=""), [])
         spec = ClusterSpec.read(resolve({**cluster, "num_nodes": 1}, "cluster"), gpu)
         close = spec.gpu.memory_bytes == pytest.approx(gigabytes * 1e9, rel=0.09)  # GB or GiB, or a bit of either
         if (cluster["node"]["preset"], found, close) != (node, profile, True):
             wrong[gpu] = cluster["node"]["preset"], found, spec.gpu.memory_bytes
     assert wrong == {}
-    entries = [entry for entry in FACTS["gpus"] if not any(named_in(gpu, entry["name"]) for gpu, _ in expected)]
-    assert entries == [], "say in `expected` how a table writes them"
+    entries = [
+        entry for entry in FACTS["gpus"] if not any(named_in(gpu, entry["name"]) for gpu, *_ in NAMES["machines"])
+    ]
+    assert entries == [], "say in names.yaml how a table writes them"
     for gpu in ("", "TPU v4", "A10G", "RTX A1000", "MI250", "P100"):
         assert read_run(run_row(gpu=gpu), "").skipped.startswith(f"unknown GPU {gpu!r}; known: V100"), gpu
 
 
 def test_links(run_row):
-    storage = "Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s, Management: 100Gb/s NIC"
-    rates = {
-        "8x HDR 200 Gb/s InfiniBand": 200, "2 Tb/s RoCE per node": 250, "4x 100 Gb/s Omni-Path (shared)": 50,
-        "1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand (400Gb/s)": 400, storage: 400,
-        "1600 Gb/s per node RoCE": 200, "800 Gb/s per node (from the source's own configuration)": 100, "8x 12.5 Gb/s": 12.5,
-        "4x 200 Gbit/s RDMA per node": 100, "3200 Gbps per node": 400, "8x 400Gbps InfiniBand": 400,
-    }  # fmt: skip
     wrong = {}
-    for link, gbits in rates.items():
+    for link, gbits in NAMES["links"].items():
         run = read_run(run_row(inter_node_link=link), "")
         rate = run.scenario.cluster.inter_node_bandwidth_bytes_per_s * 8e-9
         if rate != pytest.approx(gbits, rel=1e-5) or any("network as in" in line for line in run.inferred):
@@ -111,42 +80,20 @@ def test_links(run_row):
 
 
 def test_names_of_frameworks():
-    expected = {
-        "Megatron-LM (modified)": "megatron-lm", "Megatron-Core r0.8.0": "megatron-core-recipes", "nanotron": "nanotron",
-        "Megatron-DeepSpeed": "megatron-deepspeed", "GPT-NeoX (Megatron-DeepSpeed)": "gpt-neox", "Homegrown": None,
-        "metaseq FSDP + Megatron TP": "metaseq", "DeepSpeed ZeRO-3 + Liger": "deepspeed-liger", "Composer/PyTorch FSDP": "llm-foundry",
-        "Meta in-house": "llama3", "Megatron-LM (Megatron-FSDP)": "megatron-lm", "NeMo AutoModel (PyTorch FSDP2)": "nemo-automodel", "torchtitan + torchao": "torchtitan",
-        "PyTorch FSDP (fms-fsdp)": "pytorch-fsdp", "InternEvo": "internevo", "Pax/XLA": "xla", "MaxText": "xla",
-        "NeMo/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "Megatron-Bridge/Megatron-Core": "megatron-bridge",
-        "Megatron Bridge 26.08": "megatron-bridge", "NeMo/Megatron-Core": "nemo", "HAI-LLM (DualPipe)": "hai-llm",
-        "prime-rl (PyTorch FSDP2)": "prime-rl", "Aleph Alpha in-house (scaling)": "aleph-alpha", "OLMo": "olmo-core",
-        "Primus/Megatron-Bridge (MLPerf)": "mlperf-nvidia", "PaddleNLP (PaddlePaddle fleet)": "paddlenlp", "SageMaker SMP": "sagemaker", "xFormers/in-house": "xformers", "lit-gpt (PyTorch FSDP)": "lit-gpt", "Alpa": "alpa", "MegaScale": "megascale",
-    }  # fmt: skip
-    assert {said: framework_name(said) for said in expected} == expected
+    assert {said: framework_name(said) for said in NAMES["frameworks"]} == NAMES["frameworks"]
     assert set(FACTS["frameworks"].values()) <= set(preset_names("frameworks"))
 
 
 def test_a_row_is_of_the_time_that_its_framework_or_source_names(run_row):
-    expected = {  # framework, source -> version
-        ("Megatron-LM (e156d2f, 2022)", "LiBai benchmark"): "2022", ("Megatron Bridge 26.08", "of 2025"): "26.08",
-        ("Megatron-LM", "README tables (September 2020)"): "2020-09", ("NeMo", "DGX Cloud v25.01.1"): "25.01",
-        ("torchtitan", "benchmark 2024-12 (H100)"): "2024-12", ("torchtitan", "arXiv:2407.21783, 2,048 GPUs"): "2024-07",
-        ("Megatron-LM (core v0.6/0.7)", "README"): "core_r0.6", ("NeMo (MLPerf)", "MLPerf Training v4.1 (GPT-3)"): "2024-10",
-        ("torchtitan", "README"): "latest",
-    }  # fmt: skip
-    rows = {key: run_row(framework=key[0], source=key[1], precision="bf16") for key in expected}
-    assert {key: read_run(row, "").scenario.stack.version for key, row in rows.items()} == expected
+    for framework, source, version in NAMES["versions"]:
+        row = run_row(framework=framework, source=source, precision="bf16")
+        assert read_run(row, "").scenario.stack.version == version, (framework, source)
     stated = run_row(**{"framework": "Megatron-LM (2022)", "stack.version": "2024-01"})
     assert read_run(stated, "").scenario.stack.version == "2024-01"
 
 
 def test_names_of_models():
-    expected = {
-        "llama3-70b": "llama3-70b", "Llama3 70B": "llama3-70b", "meta-llama/Llama-3.1-70B-Instruct": "llama3-70b",
-        "LLAMA3_70B": "llama3-70b", "Qwen3_30B_a3B": "qwen3-30b-a3b", "DeepSeekV3": "deepseek-v3", "Kimi_K2": "kimi-k2",
-        "Nemotron_3_Super": "nemotron-3-super-120b-a12b", "llama2": None, "GPT-9B": None, "Llama 9": None,
-    }  # fmt: skip
-    assert {name: model_named(name) for name in expected} == expected
+    assert {name: model_named(name) for name in NAMES["models"]} == NAMES["models"]
 
 
 def test_every_name_stands_for_something_of_ours():

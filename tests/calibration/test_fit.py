@@ -7,18 +7,36 @@ import pandas as pd
 import pytest
 
 from flopcast_calibration import points
-from flopcast_calibration.build import calibrate
+from flopcast_calibration.build import calibrate, left_out
 from flopcast_calibration.fit import kernels
 from flopcast_calibration.fit.kernels import bounds_met, fit_gemm, fit_state, gemm_times
-from flopcast_calibration.fit.links import fit_all_reduce
+from flopcast_calibration.fit.links import (
+    drawn_to,
+    fit_all_reduce,
+    fit_network,
+)
 from flopcast_calibration.fit.solve import columns
-from flopcast_calibration.measurement import read_journal
-from sim.costs.collectives import Fabric, all_reduce
+from flopcast_calibration.measurement import Measurement, MeasurementSet, read_journal
+from flopcast_calibration.write import write_profile
+from sim import estimate, load_scenario
+from sim.costs.collectives import Fabric, all_reduce, send
 from sim.costs.compute import gemm_time
-from sim.network.placement import Group
+from sim.network.placement import Group, nvlink_shares
+from sim.pricing.layouts import cost_model
 from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset, preset_names
 from sim.specs.loading import resolve
-from tests.published_fits import SOURCES, fit_layer, layer_scenarios, layer_times, refit
+from sim.specs.profile import ClockParams
+from tests.published_fits import (
+    NETWORKS,
+    SOURCES,
+    all_to_all_efficiencies,
+    fit_layer,
+    layer_scenarios,
+    layer_times,
+    read_points,
+    refit,
+    score,
+)
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
 SELENE = ClusterSpec.read(resolve("selene", "cluster"), "selene")
@@ -195,3 +213,154 @@ def test_attention_that_skips_what_is_masked_is_known_by_its_long_sequences(gpu)
     assert fit.median_error < 0.08
     assert 0.65 < fit.params["forward_efficiency"] < 0.8
     assert 0.5 < fit.params["backward_efficiency"] < 0.65
+
+
+H100 = Profile.read(load_preset("profiles", "h100"), "h100")
+H100 = H100.replace(nvlink=H100.nvlink.replace(in_switch_efficiency=None))  # as of NCCL_NVLS_ENABLE=0
+NODE = ClusterSpec.read(resolve(load_preset("clusters", "superpod-h100"), "cluster"), "superpod-h100").node
+B200 = Profile.read(load_preset("profiles", "b200"), "b200")
+NODE_GB200 = ClusterSpec.read(resolve(load_preset("clusters", "superpod-gb200"), "cluster"), "superpod-gb200").node
+
+
+def synthetic(truth, counts, noise=0.0):
+    ranks, nbytes = (grid.ravel() for grid in np.meshgrid(counts, 2.0 ** np.arange(13, 34)))
+    network = H100.network.replace(**truth, shared_efficiency=None, job_efficiency=None)
+    times = all_reduce(nbytes, Group(ranks, 8), Fabric(H100.nvlink, network, 450e9, 25e9))
+    times = times * np.exp(noise * np.random.default_rng(0).standard_normal(len(times)))
+    rows = {"num_ranks": ranks, "per_domain": 8, "network_bytes_per_s": 25e9, "nbytes": nbytes, "time_s": times}
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("trees", [True, False])
+@pytest.mark.parametrize("latency_s", [1e-5, 4e-5, 2e-4])
+def test_the_network_is_recovered_from_what_it_made(latency_s, trees):
+    truth = {"efficiency": 0.6, "hop_latency_s": latency_s, "half_volume_bytes": 2e7, "exponent": 0.6}
+    made = truth | {"two_domain_trees": trees}
+    found = fit_network(synthetic(made, [16, 32, 64, 256], noise=0.02), NODE, H100)
+    assert found.params["efficiency"] == pytest.approx(0.6, rel=0.05)
+    assert found.params["hop_latency_s"] == pytest.approx(latency_s, rel=0.05)
+    assert bool(found.params["two_domain_trees"]) == trees
+    # … and other numbers of nodes are as predicted.
+    unseen = synthetic(made, [24, 128, 1024])
+    misfit = fit_network(unseen, NODE, H100).misfit(found.params)
+    assert np.abs(np.expm1(misfit)).max() < 0.05
+
+
+@pytest.mark.thorough
+def test_published_all_reduces_across_nodes(measurements):
+    scores = [score(network, read_points(measurements, network)) for network in NETWORKS]
+    assert sum(len(each.fitted) for each in scores) == 277
+    sizes = np.abs(np.concatenate([each.sizes for each in scores]))
+    assert np.median(sizes) < 0.05  # docs/network.md says 4 %
+    assert np.quantile(sizes, 0.9) < 0.35
+    counts = {each.network.name: np.abs(each.counts) for each in scores if len(each.counts)}
+    assert sum(map(len, counts.values())) == 114
+    # Numbers of nodes left out: A100 from 2 to 16 nodes, one to twenty racks of GB200.
+    assert np.median(counts["A100, InfiniBand HDR (Azure)"]) < 0.08
+    assert np.median(counts["GB200 NVL72, InfiniBand NDR"]) < 0.08
+    medians = {each.network.name: float(np.median(np.abs(each.sizes))) for each in scores}
+    poor = {name for name, median in medians.items() if median > 0.15}
+    # Two rows of two algorithms, and three of a network that was shared with others.
+    assert poor == {"H200, EFA, 3,200 Gbit/s a node", "V100 and A100, Omni-Path in use"}
+
+
+def test_twenty_racks_are_predicted_from_one_and_two(measurements):
+    racks = next(network for network in NETWORKS if "NVL72" in network.name)
+    points = read_points(measurements, racks)
+    largest = points.sort_values(["num_ranks", "nbytes"]).iloc[-1:]
+    assert largest[["num_ranks", "nbytes"]].values.tolist() == [[1440, 2**34]]
+    few = points[points.num_ranks < 1440]
+    found = fit_network(few, NODE_GB200, B200, in_switch=True, always=True)
+    misfit = fit_network(largest, NODE_GB200, B200, in_switch=True, always=True).misfit
+    assert abs(np.expm1(misfit(found.params))) < 0.05  # half the pace of two racks: NVLS trees relay
+
+
+def test_all_to_all_of_two_generations_reaches_the_same_share_of_its_cards(measurements):
+    shares = all_to_all_efficiencies(measurements)
+    assert shares["H100"] == pytest.approx(shares["A100"], rel=0.02)
+
+
+DGX = ClusterSpec.read(resolve({"name": "node", "node": "dgx-a100-80gb", "num_nodes": 1}, "cluster"), "node")
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"
+
+
+def several_ranks(**given):
+    shape = {"operation": "all_reduce", "num_ranks": 2, "num_nodes": 1, "nbytes": 2**20} | given
+    return Measurement("collective", shape, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (several_ranks(operation="broadcast"), "1 broadcast which no part of an estimate uses"),
+        (several_ranks(num_ranks=17, num_nodes=2), "more ranks than the 8 of node"),
+        (several_ranks(num_ranks=9), "more ranks than the 8 of node"),
+        (several_ranks(num_ranks=8, algorithm="Ring"), "1 all_reduce by Ring, which was asked for"),
+        (several_ranks(num_ranks=2, groups=4), "1 all_reduce of several groups in a node at once"),
+        (several_ranks(num_ranks=3), "more ranks than the machine's 2 cores"),
+    ],
+)
+def test_what_no_fit_takes_is_said(item, why):
+    machine = {"device_kind": "cpu", "cores": 2} if "cores" in why else {}
+    (said,) = left_out(MeasurementSet(machine, (item,)), DGX)
+    assert why in said
+
+
+def everything():
+    """Measurements for every part of a profile, few of each."""
+    link = PROFILE.nvlink.replace(p2p_efficiency=0.5)
+    fabric = Fabric(link, link, DGX.node.nvlink_bandwidth_bytes_per_s, 1.0)
+    items = []
+    for size in (512, 1024, 2048, 4096):
+        for batch in (1, 4):
+            time = float(gemm_time(size, size, size, batch, "bf16", 2.0, A100, PROFILE.gemm, 0.75))
+            shape = {"m": size, "n": size, "k": size, "dtype": "bfloat16"} | ({"batch": batch} if batch > 1 else {})
+            items.append(Measurement("bmm" if batch > 1 else "gemm", shape, time))
+    for length in (512, 1024, 4096, 8192):
+        shape = {"heads": 8, "length": length, "head_dim": 64, "causal": 0, "backward": 0}
+        items.append(Measurement("attention", shape, 4.0 * 8 * length**2 * 64 / (0.5 * 312e12)))
+    for e in (10, 16, 22, 28):
+        shape = {"operation": "send", "num_ranks": 2, "num_nodes": 1, "nbytes": 2.0**e}
+        items.append(Measurement("collective", shape, float(send(2.0**e, False, fabric))))
+        extra = {"gemm_s": 1e-3 * e, "collective_s": 1.2e-3 * e}
+        items.append(Measurement("interference", shape | {"operation": "all_reduce"}, 1.7e-3 * e, extra=extra))
+        for direction in ("to_device", "to_host"):
+            items.append(Measurement("copy", {"nbytes": 2.0**e, "direction": direction}, 1e-5 + 2.0**e / 2e10))
+    items.append(Measurement("launch", {"operation": "module forward and backward", "kernels": 64}, 64 * 5e-4))
+    return MeasurementSet({"device": "NVIDIA A100-SXM4-80GB", "date": "2026-01-01"}, tuple(items))
+
+
+def test_every_part_reaches_the_profile_its_file_and_the_estimate(tmp_path):
+    clock = ClockParams(
+        idle_power=0.2, others_power=0.8, exponent=2, most=1.2, max_power_w=700, peak_flop_per_s=989e12
+    )  # another board's
+    result = calibrate("mine", everything(), DGX, PROFILE.replace(clock=clock), draws=2)
+    assert {"gemm", "attention", "send", "interference", "launch", "copies"} <= result.fits.keys()
+    path = tmp_path / "mine.yaml"
+    write_profile(result, path)
+    answer = estimate(load_scenario(SCENARIO, profile=str(path)))
+    profile = answer.scenario.profile
+    assert profile.nvlink.p2p_efficiency == pytest.approx(0.5, rel=0.05)
+    assert profile.nvlink.hidden_share == pytest.approx(0.5, abs=0.02)
+    assert profile.attention.measured_length == (512, 8192)
+    assert (profile.clock.max_power_w, profile.clock.peak_flop_per_s) == (400, 312e12)
+    assert any("profile mine has values that were not measured" in line for line in answer.assumptions)
+    assert any("extrapolated" in line for line in answer.assumptions)  # its multiplies are larger than those measured
+    assert profile.host.to_device_bytes_per_s == pytest.approx(2e10, rel=0.02)
+    # The measured host time a kernel wins over the stack's.
+    usual = load_scenario(SCENARIO)
+    assert cost_model(answer.scenario).compute.kernel_launch_s == pytest.approx(5e-4)
+    assert cost_model(usual).compute.kernel_launch_s == usual.stack.kernel_launch_s
+
+
+def test_a_machine_that_is_the_profile_s_own_leaves_the_profile_as_it_is():
+    """All-reduces in NVLink's switches say nothing of the rings that gathers take."""
+    own = Profile.read(load_preset("profiles", "h100"), "h100").nvlink
+    cluster = ClusterSpec.read(resolve({"name": "node", "node": "dgx-h100", "num_nodes": 1}, "cluster"), "node")
+    peak, eight = cluster.node.nvlink_bandwidth_bytes_per_s, Group(8, 8)
+    fabric = Fabric(own, own, peak, 1.0, nvlink_shares("switch", 8))
+    nbytes = 2.0 ** np.arange(13, 34)
+    points = pd.DataFrame({"num_ranks": 8, "nbytes": nbytes, "time_s": all_reduce(nbytes, eight, fabric)})
+    found = fit_all_reduce(points, cluster, prior=drawn_to(own), in_switch=True).params
+    assert found == pytest.approx({name: getattr(own, name) for name in found}, rel=0.01)

@@ -10,13 +10,16 @@ from flopcast_calibration.commands.measure import Fitting, fit
 from flopcast_calibration.measurement import Measurement, MeasurementSet, least_disturbed
 from flopcast_calibration.node import _is_called, measured_cluster, node_of
 from flopcast_calibration.readers import read_measurements
+from flopcast_calibration.report import profile_figure, residual_figure
 from flopcast_calibration.write import profile_data
 from sim import estimate, load_scenario
 from sim.errors import ProfileError, SpecError
 from sim.specs import Profile, load_preset
 from sim.specs.presets import load_file_as_preset
+from sim.specs.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[2]
+NAMES = load_yaml(Path(__file__).parent / "names.yaml")
 DATA = ROOT / "calibration" / "data"
 BASE = Profile.read(load_preset("profiles", "a100"), "a100")
 NODE = measured_cluster({}, "dgx-a100-80gb")
@@ -108,38 +111,8 @@ def test_racks_are_one_domain_over_many_hosts():
     assert set(calibrate("rack", MeasurementSet({}, tuple(inside)), rack, base, 1).fits) == {"nvlink"}
 
 
-@pytest.mark.parametrize(
-    ("device", "node"),
-    [
-        ("NVIDIA H100 80GB HBM3", "dgx-h100"),
-        ("NVIDIA H200", "dgx-h200"),
-        ("NVIDIA B200", "dgx-b200"),
-        ("NVIDIA B300 SXM6 AC", "dgx-b300"),
-        ("NVIDIA GB200", "gb200-tray"),
-        ("NVIDIA GB300", "gb300-tray"),
-        ("NVIDIA A100-SXM4-80GB", "dgx-a100-80gb"),
-        ("A100-SXM4-40GB", "dgx-a100-40gb"),
-        ("NVIDIA A800-SXM4-80GB", "hgx-a800"),
-        ("NVIDIA H800", "hgx-h800"),
-        ("Tesla V100-SXM2-16GB", "dgx-1v-16gb"),
-        ("Tesla V100-SXM2-32GB", "dgx-1v"),
-        ("Tesla V100-SXM3-32GB", "dgx-2h"),
-        ("AMD Instinct MI300X OAM", "mi300x-8"),
-        ("AMD Instinct MI355X", "mi355x-8"),
-        ("NVIDIA H100 NVL", "h100-nvl-2"),
-        ("NVIDIA H100 PCIe", "h100-pcie-8"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090-8"),
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-8"),
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q-8"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server-8"),
-        ("NVIDIA GeForce RTX 5060 Ti", "rtx-5060-ti-8"),
-        ("NVIDIA L40S", "l40s-8"),
-        ("Tesla T4", "t4-8"),
-        ("NVIDIA GB10", "dgx-spark"),
-    ],
-)
-def test_devices_as_drivers_print_them_find_their_node(device, node):
-    assert node_of({"device": device}) == node
+def test_devices_as_drivers_print_them_find_their_node():
+    assert {device: node_of({"device": device}) for device in NAMES["devices"]} == NAMES["devices"]
 
 
 @pytest.mark.parametrize(
@@ -366,3 +339,38 @@ def test_a_machine_that_does_not_ship_is_given_by_its_file(tmp_path, monkeypatch
     for wrong, says in (("nothere.yaml", "cannot read nothere.yaml"), ("acme", "give the path of a YAML file that")):
         with pytest.raises(SpecError, match=says):
             measured_cluster({}, wrong)
+
+
+@pytest.fixture(scope="module")
+def dgx():
+    logs = (read_measurements(DATA / name) for name in ("dgx-a100-all-reduce.txt", "dgx-a100-gemm.csv"))
+    data = MeasurementSet({"device": "A100-SXM4-80GB"}, tuple(item for log in logs for item in log.measurements))
+    node = measured_cluster(data.machine, "dgx-a100-80gb")
+    base = Profile.read(load_preset("profiles", "a100"), "profile a100")
+    return calibrate("dgx", data, node, base, draws=1), node, data
+
+
+def test_a_log_and_a_table_make_a_profile_near_the_shipped_one(dgx):
+    result, _, data = dgx
+    assert len(data.measurements) == 22
+    shipped = Profile.read(load_preset("profiles", "a100"), "profile a100")
+    assert result.profile.gemm.max_efficiency == pytest.approx(shipped.gemm.max_efficiency, abs=0.03)
+    # 8 GB on 8 GPUs: 234.6 of 300 GB/s of bus bandwidth (stas00/ml-engineering).
+    link, moved = result.profile.nvlink, 2 * 7 / 8 * 8e9
+    reached = link.efficiency / (1 + (link.half_volume_bytes / moved) ** link.exponent)
+    assert reached == pytest.approx(234.6 / 300, abs=0.02)
+
+
+def test_panels_are_of_what_was_measured(dgx):
+    result, node, data = dgx
+    figure = profile_figure(result.profile, node, data)
+    assert [panel.get_title() for panel in figure.axes] == ["matrix multiplies", "all-reduce (lines: fitted)"]
+    with pytest.raises(ProfileError, match="nothing to draw"):
+        profile_figure(result.profile, node, MeasurementSet({}, ()))
+
+
+def test_a_dot_for_every_measurement(dgx):
+    figure = residual_figure(dgx[0])
+    dots = [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [len(each) for each in dots] == [8, 14]
+    assert dots[1] == pytest.approx(100 * np.expm1(dgx[0].fits["nvlink"].residuals))
