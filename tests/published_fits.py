@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,18 +32,11 @@ from sim.pricing.cells import layer_costs
 from sim.specs import ClusterSpec, NodeSpec, Profile, Scenario, build_scenario, load_preset
 from sim.specs.loading import resolve
 from sim.specs.profile import GemmParams
+from sim.specs.yaml12 import load_yaml
 
-SOURCES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
-    "a100": ("dgx-a100-80gb", ("A100 SXM",), ("fp16", "bf16"), "fp16"),
-    "p100": ("xc50", ("P100",), ("fp32",), "fp32"),
-    "v100": ("dgx-1v", (), (), "fp16"),
-    "v100-sxm3": ("dgx-1v", ("V100",), ("fp16 inputs, tensor cores", "fp16"), "fp16"),
-    "h100": ("dgx-h100", ("H100 SXM", "H100"), ("bf16", "fp16"), "bf16"),
-    "h200": ("dgx-h200", ("H200",), ("bf16", "fp16"), "bf16"),
-    "b200": ("dgx-b200", ("B200",), ("bf16", "fp16"), "bf16"),
-    "b300": ("dgx-b300", ("B300",), ("bf16", "fp16"), "bf16"),
-}
-"""Profile -> node preset, how the measurements' GPU names begin, their dtypes, precision."""
+FACTS: dict[str, Any] = load_yaml(Path(__file__).with_suffix(".yaml"))
+SOURCES: dict[str, dict[str, Any]] = FACTS["profiles"]
+"""Profile -> where its measurements are in the tables."""
 SMALLEST_MULTIPLY = 1e8
 """Below this the published times are launch latency of another library. [FLOP]"""
 SMALLEST_REDUCE = 2.0**15
@@ -56,10 +50,10 @@ def cluster_of(node: str) -> ClusterSpec:
 
 def multiplies(folder: Path, profile: str) -> pd.DataFrame:
     """Measured multiplies of a profile's GPU with a stated shape."""
-    _, gpus, dtypes, _ = SOURCES[profile]
+    source = SOURCES[profile]
     rows = pd.read_csv(folder / "gemm.csv").dropna(subset=["m", "n", "k", "tflops"])
     flop = 2.0 * rows.m * rows.n * rows.k
-    chosen = rows.gpu.str.startswith(gpus or "no GPU") & rows["dtype"].isin(dtypes) & ~(rows.batch > 1)
+    chosen = rows.gpu.str.startswith(tuple(source["gpus"])) & rows["dtype"].isin(source["dtypes"]) & ~(rows.batch > 1)
     rows = rows.assign(time_s=flop / (rows.tflops * 1e12))[chosen & (flop >= SMALLEST_MULTIPLY)]
     return multiplies_of_sizes(*(rows[name].to_numpy(float) for name in ("m", "n", "k", "time_s")))
 
@@ -74,11 +68,10 @@ def all_reduces(folder: Path, gpu: str) -> pd.DataFrame:
 
 def refit(profile: str, folder: Path) -> dict[str, tuple[int, Fit]]:
     """Number of points and fit, for gemm and nvlink, of one shipped profile; a part without data is left out."""
-    node, *_, precision = SOURCES[profile]
-    cluster, fits = cluster_of(node), {}
+    cluster, fits = cluster_of(SOURCES[profile]["node"]), {}
     points, reduces = multiplies(folder, profile), all_reduces(folder, profile)
     if len(points):
-        fits["gemm"] = len(points), fit_gemm(points, cluster.gpu, precision)
+        fits["gemm"] = len(points), fit_gemm(points, cluster.gpu, SOURCES[profile]["precision"])
     if len(reduces):
         fits["nvlink"] = len(reduces), fit_all_reduce(reduces, cluster)
     return fits
@@ -100,8 +93,8 @@ def leave_shape_out(profile: str, folder: Path, most: int = 30) -> np.ndarray:
 
     Of more than `most` shapes an even sample is left out, one at a time.
     """
-    node, *_, precision = SOURCES[profile]
-    gpu, points = cluster_of(node).gpu, multiplies(folder, profile)
+    precision = SOURCES[profile]["precision"]
+    gpu, points = cluster_of(SOURCES[profile]["node"]).gpu, multiplies(folder, profile)
     shapes, errors = list(points.groupby(["m", "n", "k"])), []
     for shape, own in shapes[:: max(1, len(shapes) // most)] if len(shapes) > 1 else ():
         fit = fit_gemm(points.drop(own.index), gpu, precision)
@@ -111,23 +104,16 @@ def leave_shape_out(profile: str, folder: Path, most: int = 30) -> np.ndarray:
     return np.array(errors)
 
 
-LAYER = {"model": "gpt-22b", "cluster": "selene", "stack": "megatron-2022", "profile": "a100",
-         "training": {"global_batch_size": 4, "sequence_length": 2048, "precision": "fp16"}}  # fmt: skip
-LAYER_TIMES_MS = (
-    ("none", False, 7.7, 11.9), ("none", True, 7.2, 11.8), ("full", False, 7.7, 19.5),
-    ("selective", False, 7.7, 13.2), ("selective", True, 7.2, 13.1),
-)  # fmt: skip
-"""Recompute, sequence parallelism, forward and backward of one layer on tp 8, micro-batch 4: Korthikanti et al. 2022,
-arXiv:2205.05198, table 4. With multiplies and collectives known, the forward tells what memory-bound kernels reach, and
-the backward how much of the collectives compute hides."""
 LAYER_PRIOR: Prior = {"memory_efficiency": Draw(0.8, 0.1, 0.3, 1.0), "hidden_share": Draw(0.6, 0.3, 0.05, 1.0)}
 
 
 def layer_scenarios() -> list[Scenario]:
     """The scenarios of those layers."""
     return [
-        build_scenario({**LAYER, "plan": {"tp": 8, "microbatch_size": 4, "recompute": mode, "sequence_parallel": both}})
-        for mode, both, *_ in LAYER_TIMES_MS
+        build_scenario(
+            {**FACTS["layer"], "plan": {"tp": 8, "microbatch_size": 4, "recompute": mode, "sequence_parallel": both}}
+        )
+        for mode, both, *_ in FACTS["layer_times_ms"]
     ]
 
 
@@ -147,7 +133,7 @@ def layer_times(scenarios: Sequence[Scenario], params: Mapping[str, float]) -> n
 def fit_layer(measured: Sequence[float] | None = None) -> Fit:
     """Memory efficiency and NVLink's hidden share from one-layer times: the published ones, or others. [s]"""
     scenarios = layer_scenarios()
-    times = [1e-3 * time for row in LAYER_TIMES_MS for time in row[2:]] if measured is None else measured
+    times = [1e-3 * time for row in FACTS["layer_times_ms"] for time in row[2:]] if measured is None else measured
     # Ten averaged kernel times, printed to two or three digits.
     return fit_to(lambda params: layer_times(scenarios, params), np.array(times), LAYER_PRIOR, noise=0.01)
 
@@ -164,7 +150,7 @@ class Network:
     """
 
     name: str
-    systems: tuple[str, ...]
+    systems: Sequence[str]
     node: str
     profile: str
     node_gbit_per_s: float
@@ -182,29 +168,8 @@ class Network:
         return cluster_of(self.node).node, profile
 
 
-_XGMI = "400 Gbit/s a GPU; inside a node as NVIDIA's GPU of its time, for want of measurements"
-_AWS_H100 = "NVLink's switches add: two nodes reach more than their cards would carry of a ring"
-_UNNAMED = "100 Gbit/s a GPU: the lowest common rate above what was reached"
-_RACKS = (
-    "two racks give 64 GPUs each. NVLink's switches add at every size (half a gigabyte and more), in a tree between "
-    "racks. One and two racks reach more than rings do in a rack (680 GB/s)"
-)
 TABLES = ("collectives.csv", "collectives_2026.csv")
-NETWORKS = (
-    Network("A100, EFA, 400 Gbit/s a node", ("AWS p4de",), "dgx-a100-80gb", "a100", 400.0),
-    Network("H100, EFA, 3,200 Gbit/s a node", ("AWS p5.48xlarge, EFA", "AWS p5.48xlarge on EKS"), "dgx-h100", "h100",
-            3200.0, in_switch=True, inferred=_AWS_H100),
-    Network("H200, EFA, 3,200 Gbit/s a node", ("AWS p5en",), "dgx-h200", "h200", 3200.0),
-    Network("B200, EFA, 3,200 Gbit/s a node", ("AWS P6-B200",), "dgx-b200", "b200", 3200.0),
-    Network("H100, InfiniBand NDR", ("CoreWeave HGX H100",), "dgx-h100", "h100", 3200.0),
-    Network("H100, network not stated", ("4 nodes x 8 H100",), "dgx-h100", "h100", 800.0, inferred=_UNNAMED),
-    Network("GB200 NVL72, InfiniBand NDR", ("CoreWeave NVL72", "CoreWeave 2 NVL72", "CoreWeave 20 NVL72"), "gb200-tray",
-            "b200", 1600.0, {72: 72, 128: 64, 1440: 72}, in_switch=True, always=True, inferred=_RACKS),
-    Network("A100, InfiniBand HDR (Azure)", ("Azure A100-40GB nodes",), "dgx-a100-40gb", "a100", 1600.0),
-    Network("MI300X, InfiniBand or RoCE", ("AMD AAC10",), "mi300x-8", "h100", 3200.0, inferred=_XGMI),
-    Network("MI355X, RoCE (Pollara)", ("AMD AAC14",), "mi355x-8", "b200", 3200.0, inferred=_XGMI),
-    Network("V100 and A100, Omni-Path in use", ("Jean Zay, 4x Omni",), "dgx-a100-80gb", "a100", 400.0),
-)  # fmt: skip
+NETWORKS = [Network(**fields) for fields in FACTS["networks"]]
 
 
 def collectives(folder: Path) -> pd.DataFrame:
@@ -216,7 +181,7 @@ def collectives(folder: Path) -> pd.DataFrame:
 def read_points(folder: Path, network: Network) -> pd.DataFrame:
     """A network's all-reduces of known size. Where only bandwidths are printed, the time follows from them."""
     rows = collectives(folder).dropna(subset="bytes")
-    rows = rows[(rows.collective == "all_reduce") & rows.system.str.startswith(network.systems)]
+    rows = rows[(rows.collective == "all_reduce") & rows.system.str.startswith(tuple(network.systems))]
     gpus = rows.gpus.astype(int)
     per_node = -(-gpus // rows.nodes.astype(int))
     points = {
@@ -282,7 +247,7 @@ def profiles_report(folder: Path) -> Iterator[str]:
         errors = leave_shape_out(profile, folder)
         yield f"{profile} gemm, shape left out: {len(errors)} points, {_shown(errors)}"
     yield _line("a100", "alignment", *refit_alignment(folder))
-    yield _line("a100", "layer", 2 * len(LAYER_TIMES_MS), fit_layer())
+    yield _line("a100", "layer", 2 * len(FACTS["layer_times_ms"]), fit_layer())
 
 
 def networks_report(folder: Path) -> Iterator[str]:
