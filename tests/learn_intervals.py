@@ -15,10 +15,9 @@ from pathlib import Path
 
 from flopcast_calibration.readers.training_runs import read_training_runs
 from flopcast_validation.run import published_runs
-from flopcast_validation.runs.anchored import GIVEN, after_runs, sources
 from flopcast_validation.runs.intervals import known_only, left_out
 from flopcast_validation.runs.scored import Scored, modelled, score_all
-from flopcast_validation.runs.transfer import batches_of, transfer
+from flopcast_validation.runs.transfer import GIVEN, after_runs, batches_of, sources, transfer
 from sim.commands.progress import progress_bar
 from sim.files import write_text
 from sim.uncertainty import TABLE, Spreads

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flopcast_validation.job.cli import job
-from flopcast_validation.runs import Listing
 from flopcast_validation.steps import steps
 from sim.commands.fills import with_records
 from sim.commands.options import Json, JsonCommand, JsonFile, JsonGroup, check_target, examples, print_json
@@ -17,6 +17,26 @@ from sim.commands.progress import progress_bar, spinner
 from sim.files import write_text
 
 app = typer.Typer(cls=JsonGroup, help="Compare predictions with what was measured.", invoke_without_command=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is asked for beside the groups of runs.
+
+    figure : Draw predicted against measured here (.png, .svg).
+    every : List every run, not only groups.
+    sweeps : List every sweep of layouts: what we pick, what was the fastest.
+    markdown : Print the record as a table of Markdown only.
+    export : Write every modelled row as a scenario file into this folder.
+    transfer : Errors once one and three runs of a source are given; the record that ships is treated as unknown.
+    """
+
+    figure: Path | None = None
+    every: bool = False
+    sweeps: bool = False
+    markdown: bool = False
+    export: Path | None = None
+    transfer: bool = False
 
 
 @app.callback(
@@ -174,16 +194,18 @@ def _memory(path: Path, runs: list[Path], quiet: bool) -> dict[str, Any]:
     for line in report(found):
         out.print(line)
     print_reasons(out, [item.skipped for item in outcomes])
-    return {"rows": [item.to_dict() for item in outcomes], "summary": found}
+    return {"rows": [asdict(item) for item in outcomes], "summary": found}
 
 
 def _kernels(paths: list[Path], profile: str | None, quiet: bool) -> dict[str, Any]:
+    import pandas as pd
+
     from flopcast_calibration.commands.shared import read_profile
     from flopcast_validation.kernels import score_kernels, to_dict, view
 
     with spinner("predicting"):
         each = [score_kernels(path, None if profile is None else read_profile(profile)) for path in paths]
-    scored, notes = ([item for part in parts for item in part] for parts in zip(*each, strict=True))
+    scored, notes = pd.concat([rows for rows, _ in each]), [note for _, notes in each for note in notes]
     if not quiet:
         _show(lambda: view(scored, notes))
     return to_dict(scored)

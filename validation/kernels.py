@@ -7,7 +7,6 @@ file's shapes, of which it is none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +32,12 @@ FEWEST = 50
 """Multiplies of one GPU that a profile is refitted to at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """One multiply.
-
-    row : file and line.
-    alignment : what divides its leading dimensions. [bytes]
-    time_error : predicted time over measured time, less one.
-    refitted_error : the same of the refitted profile; None where too few were measured.
-    """
-
-    row: str
-    gpu: str
-    operation: str
-    alignment: int
-    m: int
-    n: int
-    k: int
-    batch: int
-    layout: str
-    measured_s: float
-    predicted_s: float
-    time_error: float
-    refitted_error: float | None
-
-
-def score_kernels(path: Path, profile: Profile | None = None) -> tuple[list[Scored], list[str]]:
+def score_kernels(path: Path, profile: Profile | None = None) -> tuple[pd.DataFrame, list[str]]:
     """Every multiply of a file that `calibrate fit` reads, predicted; and sentences on what was assumed or left out.
+
+    Columns of the multiplies: row (file and line), gpu, operation, alignment (what divides the leading dimensions,
+    bytes), the shape, times [s], time_error (predicted over measured time, less one) and refitted_error, that of the
+    refitted profile where enough were measured.
 
     `profile` replaces that of each GPU. A file of no known format, or a wrong value, is a ProfileError.
     """
@@ -81,10 +59,10 @@ def score_kernels(path: Path, profile: Profile | None = None) -> tuple[list[Scor
         for precision in dict.fromkeys(map(precision_of, items)):
             of_one = [item for item in items if precision_of(item) == precision]
             if precision in gpu.peak_flop_per_s:
-                scored += _of_one(of_one, device or gpu.name, gpu, precision, profile or profile_of_gpu(gpu))
+                scored.append(_of_one(of_one, device or gpu.name, gpu, precision, profile or profile_of_gpu(gpu)))
             else:
                 notes.append(f"{len(of_one)} multiplies were not predicted: {gpu.name} has no peak in {precision}")
-    return scored, notes
+    return pd.concat(scored) if scored else pd.DataFrame(), notes
 
 
 def _gpu(machine: dict[str, Any]) -> tuple[GpuSpec, list[str]]:
@@ -98,9 +76,7 @@ def _gpu(machine: dict[str, Any]) -> tuple[GpuSpec, list[str]]:
     return taken, [f"{device} is taken for {taken.name} (of {', '.join(gpus)})"] if len(gpus) > 1 else []
 
 
-def _of_one(
-    items: Sequence[Measurement], device: str, gpu: GpuSpec, precision: str, profile: Profile
-) -> Iterator[Scored]:
+def _of_one(items: Sequence[Measurement], device: str, gpu: GpuSpec, precision: str, profile: Profile) -> pd.DataFrame:
     """Multiplies of one GPU and precision."""
     points, memory, width = multiplies_of(items), profile.memory.efficiency, NUMBER_BYTES[precision]
     shipped = gemm_times(points, gpu, precision, profile.gemm.of(precision), memory)
@@ -115,27 +91,25 @@ def _of_one(
         own = points[parts == part]
         times = gemm_times(own, gpu, precision, with_fitted(profile.gemm, fit.params), memory)
         refitted[parts == part] = times / own.time_s - 1.0
-    rows = zip(items, points.itertuples(), shipped.tolist(), refitted.tolist(), strict=True)
-    for item, point, time, other in rows:
-        divisor = min(leading_divisors(point.m, point.n, point.k, width, point.layout))
-        yield Scored(
-            item.source, device, str(item.shape.get("operation", item.kind)), int(min(divisor, SECTOR)),
-            *(int(size) for size in (point.m, point.n, point.k, point.batch)), point.layout,
-            point.time_s, time, time / point.time_s - 1.0, None if np.isnan(other) else other,
-        )  # fmt: skip
+    divided = (min(leading_divisors(each.m, each.n, each.k, width, each.layout)) for each in points.itertuples())
+    return pd.DataFrame({
+        "row": [item.source for item in items], "gpu": device,
+        "operation": [str(item.shape.get("operation", item.kind)) for item in items],
+        "alignment": [int(min(nbytes, SECTOR)) for nbytes in divided],
+        **points[["m", "n", "k", "batch"]].astype(int), "layout": points.layout, "measured_s": points.time_s,
+        "predicted_s": shipped, "time_error": shipped / points.time_s - 1.0, "refitted_error": refitted,
+    })  # fmt: skip
 
 
 KEYS = ["gpu", "operation", "alignment"]
 
 
-def groups(scored: Sequence[Scored]) -> list[Any]:
+def groups(scored: pd.DataFrame) -> list[Any]:
     """Rows of groups by GPU and alignment over all operations, then by operation as well, with medians of errors."""
-    if not scored:
+    if scored.empty:
         return []
-    rows = pd.DataFrame(map(asdict, scored)).rename(columns={"time_error": "median_bias"})
-    errors = {"median_error": rows.median_bias.abs(), "refitted_median_error": rows.refitted_error.astype(float).abs()}
-    rows = rows.assign(**errors)
-    found = []
+    errors = {"median_error": scored.time_error.abs(), "refitted_median_error": scored.refitted_error.abs()}
+    rows, found = scored.assign(**errors, median_bias=scored.time_error), []
     for each in (rows.assign(operation="all"), rows):
         alike = each.groupby(KEYS)
         medians = alike[["median_error", "median_bias", "refitted_median_error"]].median()
@@ -152,16 +126,16 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def view(scored: Sequence[Scored], notes: Sequence[str]) -> Iterator[Any]:
+def view(scored: pd.DataFrame, notes: Sequence[str]) -> Iterator[Any]:
     """The groups as a table, and what was assumed."""
     yield f"{len(scored)} multiplies: predicted over measured time − 1, in the median"
     yield table_of(COLUMNS, groups(scored), left=("GPU", "operation"), gap=1)
     yield from notes
 
 
-def to_dict(scored: Sequence[Scored]) -> dict[str, Any]:
+def to_dict(scored: pd.DataFrame) -> dict[str, Any]:
     """Every multiply and every group, as data."""
     found: dict[str, Any] = finite(
-        {"rows": [*map(asdict, scored)], "groups": [row._asdict() for row in groups(scored)]}
+        {"rows": scored.to_dict("records"), "groups": [row._asdict() for row in groups(scored)]}
     )
     return found

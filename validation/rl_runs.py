@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from flopcast_validation.tables import table_of
 from sim.report.terminal import grouped
 from sim.rl.inference import Inference, RolloutPool
 from sim.rl.rollout import batch_time
@@ -170,8 +168,9 @@ def view(rates: list[Rate], steps: list[Published]) -> Iterator[Any]:
     by_engine = grouped((rate.engine, rate.share) for rate in rates)
     by_engine["all"] = [rate.share for rate in rates]
     yield Text("Tokens a second of TensorRT-LLM 1.0, of what is predicted", style="bold")
-    each = {name: partial(_share_of, find=find) for name, find in (("median", median), ("least", min), ("most", max))}
-    yield table_of({"engine": lambda row: row[0], "rates": lambda row: str(len(row[1])), **each}, by_engine.items())
+    cells = ((engine, str(len(shares)), *(f"{find(shares):.0%}" for find in (median, min, max)))
+             for engine, shares in by_engine.items())  # fmt: skip
+    yield rows_table(("engine", "rates", "median", "least", "most"), cells)
     yield ""
     yield Text("GRPO steps of NeMo RL", style="bold")
     cells = ((f"{run.name}{' *' * run.drafted}", show_time(run.measured_s), show_time(run.predicted.step_time_s),
@@ -186,10 +185,6 @@ def view(rates: list[Rate], steps: list[Published]) -> Iterator[Any]:
         f"took {low:.2f} to {high:.2f} of the predicted time.\n* with a draft of a token, which is not modelled"
     )
     yield Text(words, style="dim")
-
-
-def _share_of(row: tuple[str, list[float]], find: Callable[[list[float]], float]) -> str:
-    return f"{find(row[1]):.0%}"
 
 
 def _signed(error: float | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -162,6 +161,8 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
     """Median time of a step, and the peaks of memory."""
     import torch
 
+    from flopcast_calibration.bench.machine import nvidia_smi
+
     torch.cuda.reset_peak_memory_stats()
     row: dict[str, Any] = dict.fromkeys(
         ("measured_value", "measured_unit", "spread", "outcome", "peak_gb", "unmodelled"), ""
@@ -174,7 +175,8 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
         torch.cuda.synchronize()
         warm_s = time.perf_counter() - begin
         seconds = [_timed(step) for _ in range(timed)]
-        device_gb, kernels = _device_gb(), _kernel_seconds(step)
+        in_use = nvidia_smi("memory.used").partition(" ")[0]  # of "5120 MiB", CUDA's context included
+        kernels = _kernel_seconds(step)
     except torch.OutOfMemoryError:
         return {**row, "outcome": "oom", "unmodelled": "out of memory"}
     except Exception as error:
@@ -195,14 +197,14 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
         "peak_gb": peaks["allocated"],
         "peak_counts": "allocated",
         "reserved_gb": peaks["reserved"],
-        "device_gb": device_gb,
+        "device_gb": _gb(int(in_use) * 2**20) if in_use.isdigit() else "",
         "warm_up_s": f"{warm_s:.1f}",
         **kernels,
     }
 
 
 def _timed(step: Callable[[], Any]) -> float:
-    from flopcast_validation.job.device import now
+    from flopcast_validation.job.machine import now
 
     begin = now("cuda")
     step()
@@ -241,16 +243,6 @@ def _sort_of(kernel: str) -> str:
 
 def _gb(nbytes: float) -> str:
     return f"{nbytes / 1e9:.3f}"
-
-
-def _device_gb() -> str:
-    """What the driver says is in use, the CUDA context included. [GB]"""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
-    try:
-        used = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-        return _gb(float(used) * 2**20)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return ""
 
 
 def _prepared(run: Run) -> Callable[[], Any]:

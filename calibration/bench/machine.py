@@ -36,8 +36,8 @@ def describe(device: str) -> dict[str, Any]:
             "memory_bytes": properties.total_memory,
             "cuda": torch.version.cuda,
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-            "driver": _nvidia_smi("driver_version"),
-            "power_limit": _nvidia_smi("power.limit"),
+            "driver": nvidia_smi("driver_version"),
+            "power_limit": nvidia_smi("power.limit"),
         }
     else:
         facts |= {"device": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
@@ -69,7 +69,8 @@ def release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _nvidia_smi(field: str) -> str:
+def nvidia_smi(field: str) -> str:
+    """What the driver says of the first GPU; nothing where there is no driver."""
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader", "--id=0"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from flopcast_calibration.readers.cells import LARGEST
 from flopcast_calibration.readers.training_runs import FACTS, REQUIRED, read_rows, read_run, read_training_runs
-from flopcast_validation.runs.export import file_of
-from flopcast_validation.runs.scored import score_all
+from flopcast_validation.runs.scored import file_of, score_all
 from sim.errors import SpecError
 from sim.estimate import estimate
 from sim.work.sums import hardware_flop, model_flop, total_params

@@ -14,8 +14,8 @@ from scored import shipped_runs
 
 from flopcast_calibration.readers.cells import check_columns
 from flopcast_calibration.readers.training_runs import read_rows, read_runs
+from flopcast_validation.cli import Listing
 from flopcast_validation.run import WILD, published_runs, runs_tables
-from flopcast_validation.runs import Listing
 from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.listing import print_runs
 from flopcast_validation.runs.score import HEADLINES, groups_of, in_the_wild, markdown_table

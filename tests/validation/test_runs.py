@@ -9,7 +9,7 @@ from typed import typed
 from typer.testing import CliRunner
 
 from flopcast_validation.cli import app
-from flopcast_validation.runs.export import export_runs, scenario_file
+from flopcast_validation.runs.listing import export_runs, scenario_file
 from flopcast_validation.runs.score import groups_of, to_json
 from flopcast_validation.runs.sweeps import GOAL, summaries_of, sweeps_of
 from sim import estimate, load_scenario

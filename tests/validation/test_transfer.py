@@ -10,10 +10,16 @@ from flopcast_calibration.datasheet import GPUS, table
 from flopcast_calibration.from_runs import as_driven, fit_runs, parameters_named, priors
 from flopcast_calibration.readers.training_runs import read_run, read_runs, read_training_runs
 from flopcast_calibration.write import as_measured
-from flopcast_validation.runs.anchored import after_runs, sources
-from flopcast_validation.runs.export import file_of
-from flopcast_validation.runs.scored import score_all
-from flopcast_validation.runs.transfer import Transfer, as_unknown, by_datasheet, coverages, summaries
+from flopcast_validation.runs.scored import file_of, score_all
+from flopcast_validation.runs.transfer import (
+    Transfer,
+    after_runs,
+    as_unknown,
+    by_datasheet,
+    coverages,
+    sources,
+    summaries,
+)
 from sim import estimate, load_scenario
 from sim.errors import SpecError
 from sim.specs import load_preset

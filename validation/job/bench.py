@@ -35,10 +35,9 @@ from flopcast_calibration.bench.timing import Timing, time_call
 from flopcast_calibration.measurement import Journal, Measurement
 from flopcast_calibration.measurement import Shape as Measured
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.device import let_go, now, take_device
+from flopcast_validation.job.machine import Watch, let_go, now, quietly, take_device
 from flopcast_validation.job.model import GptLayer, Place, build_part, loss_of, place_in
 from flopcast_validation.job.optimizer import Update
-from flopcast_validation.job.quiet import Watch, quietly
 from flopcast_validation.job.runners import PlainRunner, PlainStage, trace
 from flopcast_validation.job.train import foreign_share, share_of_batch
 from sim.specs import Scenario

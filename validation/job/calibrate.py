@@ -17,9 +17,8 @@ from flopcast_calibration.measurement import Shape as Measured
 from flopcast_calibration.node import measured_cluster
 from flopcast_validation.job.bench import tiny
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.launch import launch
+from flopcast_validation.job.launch import joined_world, launch
 from flopcast_validation.job.predict import CalibratedMachine, scenario_of, with_update
-from flopcast_validation.job.world import joined_world
 from sim.pricing.stages import StageSeconds, stage_costs
 from sim.specs import Profile, Scenario, load_preset
 from sim.specs.loading import profile_of_gpu

@@ -63,7 +63,7 @@ def job(*, quick: bool = False, size: str = "auto", device: str = "auto", how: C
         raise SpecError(f"unknown device {device!r}{nearest(device, ('auto', 'cuda', 'cpu'))}")
     chosen = pick_device(device)
     from flopcast_validation.job.choose import SIZE_NAMES, choose
-    from flopcast_validation.job.world import joined_world
+    from flopcast_validation.job.launch import joined_world
 
     if size not in SIZE_NAMES:
         raise SpecError(f"unknown size {size!r}{nearest(size, SIZE_NAMES)}")

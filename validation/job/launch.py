@@ -1,4 +1,10 @@
-"""Start a job's ranks, or have those do it that torchrun started us with, and bring back what it answers."""
+"""Start a job's ranks, or have those do it that torchrun or srun started us with, and bring back what it answers.
+
+A launcher starts the verb on every rank, on one machine or several: the first leads, the others follow. Rank 0
+calibrates, predicts and prints; whenever it needs several ranks it puts a job down where all can read it, and takes
+part as rank 0. A job of n ranks has process groups of its own, made by the first n ranks and gone when it is over; the
+rest wait for the next.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import cache, partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -20,7 +27,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from flopcast_validation.job import world
 from flopcast_validation.job.configs import Configuration, GptShape
 from sim.errors import FlopcastError
 
@@ -42,7 +48,7 @@ def launch(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float = 
     data, as JSON knows it; its `device` says what a rank computes with. After `timeout_s` [s] every process of the job
     is killed. A job that failed or hung is a FlopcastError with the end of what it printed.
     """
-    others = world.joined_world()
+    others = joined_world()
     if others is not None:
         return others.lead(module, job, num_ranks)
     for attempt in range(1, _ATTEMPTS + 1):
@@ -136,3 +142,73 @@ def run_configuration(
     job = {"shape": asdict(shape), "configuration": asdict(configuration), "device": device, "steps": steps}
     job["patience_s"] = patience_s  # for other programs on the machine
     return launch("flopcast_validation.job.train", job, configuration.num_ranks)
+
+
+#: How long ranks wait for the next job while rank 0 is busy.
+_PATIENCE = timedelta(hours=12)
+
+
+@dataclass(slots=True)
+class World:
+    """This process among the launcher's ranks.
+
+    store : what all of them read and write.
+    ranks_per_node : of one machine.
+    turn : how many jobs there were.
+    """
+
+    store: Any
+    rank: int
+    size: int
+    ranks_per_node: int
+    turn: int = 0
+
+    def lead(self, module: str, job: dict[str, Any], num_ranks: int) -> Any:
+        """Run a job on the first `num_ranks` ranks, this one among them; what it answers here."""
+        assert num_ranks <= self.size, (num_ranks, self.size)
+        self._put({"module": module, "job": job, "num_ranks": num_ranks})
+        return self._take_part(module, job, num_ranks)
+
+    def release(self) -> None:
+        """There are no more jobs."""
+        self._put({})
+
+    def follow(self) -> None:
+        """Take part in jobs until there are no more."""
+        while True:
+            found = json.loads(self.store.get(f"job {self.turn + 1}"))
+            self.turn += 1
+            if not found:
+                return
+            if self.rank < found["num_ranks"]:
+                self._take_part(**found)
+
+    def _put(self, job: dict[str, Any]) -> None:
+        self.turn += 1
+        self.store.set(f"job {self.turn}", json.dumps(job))
+
+    def _take_part(self, module: str, job: dict[str, Any], num_ranks: int) -> Any:
+        import torch.distributed as dist
+
+        from flopcast_validation.job.rank import joined
+
+        meeting = dist.PrefixStore(f"ranks of job {self.turn}", self.store)
+        with joined(job["device"], store=meeting, rank=self.rank, world_size=num_ranks):
+            answer = importlib.import_module(module).run(job)
+            dist.barrier()
+        return answer
+
+
+@cache
+def joined_world() -> World | None:
+    """The world this process belongs to; None where nobody but the user started it."""
+    from flopcast_calibration.bench.ranks import enter, launched_job
+
+    job = launched_job()
+    if job is None:
+        return None
+    import torch.distributed as dist
+
+    enter(job)
+    store, rank, size = next(dist.rendezvous("env://", timeout=_PATIENCE))
+    return World(store, rank, size, job.ranks_per_node)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
 from flopcast_calibration.bench.ranks import process_group
-from flopcast_validation.job.device import let_go
+from flopcast_validation.job.machine import let_go
 
 TIMEOUT = timedelta(minutes=5)
 """How long a rank waits for the others."""

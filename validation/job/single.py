@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.device import take_device
+from flopcast_validation.job.machine import take_device
 from flopcast_validation.job.model import batch_of, build_part, loss_of
 from flopcast_validation.job.optimizer import Update
 

@@ -14,10 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flopcast_validation.job.configs import Configuration, GptShape
-from flopcast_validation.job.device import between, mark, now, take_device
+from flopcast_validation.job.machine import Watch, bearable, between, mark, now, take_device, wait_for_quiet
 from flopcast_validation.job.model import Place, batch_of, place_in
 from flopcast_validation.job.optimizer import Update
-from flopcast_validation.job.quiet import Watch, bearable, wait_for_quiet
 from flopcast_validation.job.runners import Event, build_stages, home_of_stages, trace
 
 WARM_UP = 3

@@ -1,19 +1,27 @@
-"""What `flopcast validate` prints of scored runs: groups, sweeps, reasons, the worst, and the files it writes."""
+"""What `flopcast validate` prints of scored runs (groups, sweeps, reasons, the worst), and the files it writes."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from flopcast_calibration.readers.described import UNKNOWN
-from flopcast_validation.runs import Listing
 from flopcast_validation.runs.intervals import left_out_coverage
 from flopcast_validation.runs.score import WIDE, draw, group_table, groups_of, in_the_wild, markdown_table, to_json
-from flopcast_validation.runs.scored import Scored, modelled
+from flopcast_validation.runs.scored import Scored, file_of, modelled
 from flopcast_validation.tables import cells, markdown, table_of
 from sim.commands.progress import progress_bar
+from sim.errors import SpecError
+from sim.files import write_text
+from sim.specs.yaml12 import dump_yaml
 from sim.table import rows_table
+
+if TYPE_CHECKING:
+    from flopcast_validation.cli import Listing
 
 SHIPPED = ("wild", "all", "fitted", "kind", "framework")
 OWN = ("all", "fitted", "kind", "gpu", "framework", "source")
@@ -138,7 +146,52 @@ def _write_files(out: Any, scored: Sequence[Scored], listing: Listing) -> None:
         draw(scored, listing.figure)
         out.print(f"drawn: {listing.figure}")
     if listing.export is not None:
-        from flopcast_validation.runs.export import export_runs
-
         written = len(export_runs(scored, listing.export))
         out.print(f"written: {written} scenario files in {listing.export}", soft_wrap=True)
+
+
+WIDTH = 116
+
+
+def export_runs(scored: Sequence[Scored], folder: Path) -> list[Path]:
+    """Write every run that was predicted as a scenario file, with what was inferred, and why, as comments.
+
+    `flopcast estimate` of a file says the step time and interval that validation found for the row. A folder that
+    cannot be written to is a SpecError.
+    """
+    used: dict[str, int] = {}
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError(f"cannot write to {folder}: {error.strerror}") from None
+    for item in scored:
+        if item.scenario is None:
+            continue
+        path = folder / f"{_file_name(item.run.id, used)}.yaml"
+        write_text(path, scenario_file(item))
+        written.append(path)
+    return written
+
+
+def scenario_file(item: Scored) -> str:
+    """A predicted run as the text of a scenario file. A run that was not predicted is a ValueError."""
+    run, scenario = item.run, item.scenario
+    if scenario is None:
+        raise ValueError(f"{run.id} was not predicted")
+    lines = [f"{run.id}: {run.source or 'source not stated'}; {run.framework or 'framework not stated'}; {run.gpu}"]
+    measured = f"measured: {run.measured:g} {run.unit}"
+    if run.unit != "iteration_s":
+        measured += f", a step of {run.step_time_s(scenario):.6g} s"
+    lines += [measured, "inferred, where the row says nothing:", *(f"- {rule}" for rule in run.inferred)]
+    comments = [part for line in lines for part in wrap(line, WIDTH - 2, subsequent_indent="  ") or [""]]
+    data = {"name": run.id, **file_of(run, scenario)}
+    text = dump_yaml(data, width=WIDTH, default_flow_style=None)
+    return "".join(f"# {line}\n" for line in comments) + text
+
+
+def _file_name(name: str, used: dict[str, int]) -> str:
+    """A run's name as that of a file, which no other run has."""
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80] or "run"
+    used[plain.lower()] = count = used.get(plain.lower(), 0) + 1
+    return plain if count == 1 else f"{plain}-{count}"

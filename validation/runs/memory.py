@@ -56,10 +56,6 @@ class Outcome:
             return None
         return self.comparable_bytes / self.peak_bytes - 1
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 def score_memory(path: Path, runs: Sequence[Path] = ()) -> list[Outcome]:
     """Predict whether every row of a CSV of layouts fits.
@@ -76,10 +72,7 @@ def score_memory(path: Path, runs: Sequence[Path] = ()) -> list[Outcome]:
     return [_outcome(number, row, known) for number, row in enumerate(rows, start=1)]
 
 
-_NOT_OF_A_LAYOUT = {
-    "id", "source", "source_locator", "verified", "measured_value", "measured_unit", "flops_convention", "peak_tflops",
-    "notes", "outcome", "peak_gb", "peak_counts", "peak_rank",
-}  # fmt: skip
+_NOT_OF_A_LAYOUT = {"source", "outcome", "peak_gb", "peak_counts", "peak_rank", *FACTS["measurement"]}
 
 
 def with_their_runs(rows: Sequence[Row], runs: Iterable[Row]) -> list[Row]:

@@ -193,3 +193,19 @@ def _ideal(run: Run) -> tuple[str, float, float, float]:
     executed = max(hardware_flop(model, training, plan), model_flop(model, training)) / peak * (1 + bubble)
     six = 6 * total_params(model) * training.tokens_per_step / peak
     return f"{scenario.profile.name} {training.precision}", run.step_time_s(scenario), executed, six
+
+
+def file_of(run: Run, scenario: Scenario) -> dict[str, Any]:
+    """What a file holds of the chosen scenario: that of the choice it came from, with the memory savings it needed.
+
+    A scenario that is not of this run is a ValueError.
+    """
+    savings = [{}, *(changes for changes, _ in run.memory_savings)]
+    for changes in savings:
+        for choice, file in zip(run.choices, run.files, strict=True):
+            changed = (getattr(choice, part).replace(**changes.get(part, {})) for part in ("training", "plan"))
+            if (*changed,) == (scenario.training, scenario.plan):
+                whole = file | {part: file[part] | fields for part, fields in changes.items()}
+                sections = ("model", "cluster", "plan", "training", "stack", "profile")
+                return {name: whole[name] for name in sections if whole.get(name) is not None}
+    raise ValueError(f"{run.id}: the scenario is none of its choices")

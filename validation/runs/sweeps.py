@@ -7,14 +7,16 @@ kernels; its runs differ in layout, and in what overlaps with compute, which may
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flopcast_validation.runs.scored import Scored, modelled
 from flopcast_validation.tables import table_of
+from sim.commands.options import finite
 from sim.report.terminal import grouped
 from sim.specs import ParallelPlan, StackSpec
 
@@ -146,30 +148,19 @@ def _name(scenario: Any, sweep: str) -> str:
     return f"{model or scenario.model.name}, {gpus} {gpu.split('-')[0]}, batch {size} × {length}"
 
 
-@dataclass(frozen=True, slots=True)
-class SweepSummary:
-    """The sweeps of one source, or of all; `within` counts those whose regret is at most GOAL."""
-
-    source: str
-    sweeps: int
-    runs: int
-    within: int
-    mean_regret: float
-    median_regret: float
-    worst_regret: float
-    mean_tau: float | None
-
-
-def summaries_of(sweeps: Sequence[SweepScore]) -> list[SweepSummary]:
-    """One for every source, in their order, and one for all."""
-    named = grouped((each.source, each) for each in sweeps) | ({"all": list(sweeps)} if sweeps else {})
-    found = []
-    for name, own in named.items():
-        regrets, taus = np.array([each.regret for each in own]), [each.tau for each in own if each.tau is not None]
-        sizes = float(regrets.mean()), float(np.median(regrets)), float(regrets.max())
-        counts = len(own), sum(each.count for each in own), int((regrets <= GOAL).sum())
-        found.append(SweepSummary(name, *counts, *sizes, float(np.mean(taus)) if taus else None))
-    return found
+def summaries_of(sweeps: Sequence[SweepScore]) -> list[Any]:
+    """A row for every source, in their order, and one for all; `within` counts sweeps whose regret is at most GOAL."""
+    rows = pd.DataFrame(
+        {name: [getattr(each, name) for each in sweeps] for name in ("source", "count", "regret", "tau")}
+    )
+    rows = rows.assign(tau=rows.tau.astype(float), within=rows.regret <= GOAL)
+    columns = {
+        "sweeps": ("regret", "size"), "runs": ("count", "sum"), "within": ("within", "sum"),
+        "mean_regret": ("regret", "mean"), "median_regret": ("regret", "median"), "worst_regret": ("regret", "max"),
+        "mean_tau": ("tau", "mean"),
+    }  # fmt: skip
+    both = (each.groupby("source", sort=False).agg(**columns) for each in (rows, rows.assign(source="all")))
+    return list(pd.concat(both).reset_index().itertuples(index=False, name="SweepSummary"))
 
 
 LABELS = {"microbatch_size": "mbs ", "num_chunks": "chunks ", "schedule": "", "zero_stage": "ZeRO ",
@@ -208,7 +199,10 @@ def print_sweeps(out: Any, scored: Sequence[Scored]) -> dict[str, Any]:
         "take the fastest for. tau: Kendall's, of measured and predicted step times. "
         f"within: sweeps of at most {GOAL:.0%} regret.\n"
     )
-    return {"sweeps": [each.to_dict() for each in sweeps], "sweep_summaries": list(map(asdict, summaries))}
+    return {
+        "sweeps": [each.to_dict() for each in sweeps],
+        "sweep_summaries": finite([row._asdict() for row in summaries]),
+    }
 
 
 def short_name(source: str) -> str:

@@ -1,15 +1,22 @@
-"""Whether the machine is ours: timings are kept only from moments when other programs left the processors alone.
+"""The machine under a rank: its device, a CPU's core or a GPU, and whether other programs leave it to us.
 
-A shared machine's other users slow a job down in a way that no model of the job can know.
+Timings are kept only from moments when others left the processors alone. A shared machine's other users slow a job down
+in a way that no model of the job can know.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+import torch
+
+from flopcast_calibration.bench.machine import settle
+from flopcast_calibration.bench.timing import synchronise
 
 _STAT = Path("/proc/stat")
 Result = TypeVar("Result")
@@ -87,3 +94,40 @@ def quietly(
         wait_for_quiet(processes, begin + min(_LONGEST_WAIT_S, patience_s - spent))
         # Not the clock's time, which differs between ranks: a fixed price for each attempt.
         spent += _LONGEST_WAIT_S
+
+
+def take_device(device: str) -> torch.device:
+    """Make this process a rank of one device, its own GPU or a core's worth of the CPU, and say which."""
+    if device == "cuda":
+        here = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(here)
+        return here
+    settle(device)
+    return torch.device(device)
+
+
+def now(device: str) -> float:
+    """Seconds of a clock that all processes of a machine share, when the device has done all it was given."""
+    synchronise(device)
+    return time.perf_counter()
+
+
+def mark(device: str) -> Any:
+    """A moment of the device's own work, which a GPU notes when it gets there. Told apart by `between`."""
+    if device != "cuda":
+        return time.perf_counter()
+    moment = torch.cuda.Event(enable_timing=True)
+    moment.record()
+    return moment
+
+
+def between(first: Any, last: Any) -> float:
+    """Seconds from one mark to another, when the device has done all it was given."""
+    return last - first if isinstance(first, float) else float(first.elapsed_time(last)) / 1e3
+
+
+def let_go(device: str) -> None:
+    """Give back the memory of what is not used any more: the next job of this process may need all of it."""
+    gc.collect()  # modules and their hooks point at each other
+    if device == "cuda":
+        torch.cuda.empty_cache()
