@@ -36,12 +36,9 @@ def measured_cluster(
     if node is None:
         named = str(machine.get("node", ""))
         node = named if named in _known() or (_is_file(named) and Path(named).is_file()) else node_of(machine)
-    if _is_file(node):
-        data: dict[str, Any] = _of_file(node) | {"num_nodes": 1}
-        data.pop("network", None)
-    elif node in preset_names("clusters"):
-        data = dict(load_preset("clusters", node)) | {"num_nodes": 1}
-        data.pop("network", None)
+    if _is_file(node) or node in preset_names("clusters"):
+        described = _of_file(node) if _is_file(node) else load_preset("clusters", node)
+        data = {name: value for name, value in described.items() if name != "network"} | {"num_nodes": 1}
     elif node in preset_names("nodes"):
         data = {"name": node, "node": node, "num_nodes": 1}
         if node in RACKS:

@@ -17,6 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.specs.yaml12 import load_yaml
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -53,8 +55,6 @@ SUITE = Path(__file__).parent / "published" / "steps" / "suite.yaml"
 
 def suite() -> Iterator[Run]:
     """Runs that differ in one thing at a time; the first is quick."""
-    from sim.specs.yaml12 import load_yaml
-
     data = load_yaml(SUITE)
     for run in data["runs"]:
         sizes = dict(data["shapes"][run["shape"]])
@@ -161,7 +161,7 @@ def _measured(run: Run, timed: int) -> dict[str, Any]:
     """Median time of a step, and the peaks of memory."""
     import torch
 
-    from flopcast_calibration.bench.machine import nvidia_smi
+    from flopcast_calibration.bench.timing import nvidia_smi
 
     torch.cuda.reset_peak_memory_stats()
     row: dict[str, Any] = dict.fromkeys(
@@ -273,25 +273,13 @@ def _config(run: Run) -> Any:
     """The shape of a run's model, as transformers has it."""
     import transformers
 
-    model = run.model
-    common: dict[str, Any] = {"vocab_size": model["vocab"], "tie_word_embeddings": model["model.tied_embeddings"]}
-    if run.family == "gpt2":
-        sizes = {"n_embd": model["hidden"], "n_layer": model["layers"], "n_head": model["heads"]}
-        return transformers.GPT2Config(**common, **sizes, n_positions=run.seq_len)
-    if "experts" in model:
-        common |= {"num_experts": model["experts"], "num_experts_per_tok": model["topk"], "router_aux_loss_coef": 0.0}
-        common |= {"moe_intermediate_size": model["ffn_hidden"], "head_dim": model["model.head_dim"]}
-        common |= {"experts_implementation": run.experts}
-    kinds = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3_moe": "Qwen3MoeConfig"}
-    return getattr(transformers, kinds[run.family])(
-        **common,
-        hidden_size=model["hidden"],
-        intermediate_size=model["ffn_hidden"],
-        num_hidden_layers=model["layers"],
-        num_attention_heads=model["heads"],
-        num_key_value_heads=model["kv_heads"],
-        max_position_embeddings=max(8192, run.seq_len),
-    )
+    known, old = load_yaml(SUITE)["configurations"], run.family == "gpt2"
+    names = known["all"] | known["gpt2" if old else "others"] | (known["experts"] if "experts" in run.model else {})
+    fields = {name: run.model[column] for name, column in names.items()}
+    fields |= {"n_positions": run.seq_len} if old else {"max_position_embeddings": max(8192, run.seq_len)}
+    if "experts" in run.model:
+        fields |= {"router_aux_loss_coef": 0.0, "experts_implementation": run.experts}
+    return getattr(transformers, known["classes"][run.family])(**fields)
 
 
 def _model(run: Run) -> Any:

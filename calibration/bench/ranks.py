@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flopcast_calibration.bench.collectives import members, time_collective, time_pair, time_together
-from flopcast_calibration.bench.machine import settle
+from flopcast_calibration.bench.timing import settle
 from flopcast_calibration.measurement import Journal, Measurement, Shape, read_journal
 from sim.errors import ProfileError
 

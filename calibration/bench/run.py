@@ -13,9 +13,8 @@ from pathlib import Path
 from flopcast_calibration.bench import kernels
 from flopcast_calibration.bench.collectives import collective_shapes, interference_shapes, together_shapes
 from flopcast_calibration.bench.kernels import Case, format_cases
-from flopcast_calibration.bench.machine import describe, release, settle
 from flopcast_calibration.bench.ranks import Task, help_along, joined, launched_job, reason_of, run_tasks
-from flopcast_calibration.bench.timing import rotated, time_call, warm_up
+from flopcast_calibration.bench.timing import describe, release, rotated, settle, time_call, warm_up
 from flopcast_calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
 from sim.errors import ProfileError
 from sim.specs import Scenario

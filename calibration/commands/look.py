@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_data, read_profile
+from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_and_stack, profile_data, read_profile
 from sim.errors import ProfileError
 from sim.units import UNIT_NAMES, between, show_bare
 
@@ -92,7 +92,7 @@ def compare(first: str, second: str) -> None:
     """
     from sim.table import plain_table
 
-    left, right = read_profile(first), read_profile(second)
+    (left, of_left), (right, of_right) = map(profile_and_stack, (first, second))
     headings = ("field", left.name, right.name, "change")
     table = plain_table(*headings, left=headings[:1], wrap=headings)
     for section in ("gemm", "attention", "memory", "nvlink", "network", "host"):
@@ -102,21 +102,9 @@ def compare(first: str, second: str) -> None:
             if any(isinstance(one, (int, float)) for one in (value, other)):
                 shown = ["–" if one is None else f"{one:.4g}" for one in (value, other)]
                 table.add_row(f"{section}.{field}", *shown, _change(value, other))
-    for field, (one, another) in _of_stacks(first, second).items():
-        table.add_row(f"stack.{field}", *("–" if value is None else str(value) for value in (one, another)), "")
+    for field in {**of_left, **of_right}:
+        table.add_row(f"stack.{field}", *(str(stack.get(field, "–")) for stack in (of_left, of_right)), "")
     console().print(table)
-
-
-def _of_stacks(*profiles: str) -> dict[str, tuple[Any, ...]]:
-    """Values of the stack that were fitted with each profile."""
-    from sim.specs.presets import load_file_as_preset, split_profile
-
-    files = [name.endswith((".yaml", ".yml")) for name in profiles]
-    stacks = [
-        split_profile(load_file_as_preset(Path(name)))[1] if file else {}
-        for name, file in zip(profiles, files, strict=True)
-    ]
-    return {field: tuple(stack.get(field) for stack in stacks) for field in dict.fromkeys(k for s in stacks for k in s)}
 
 
 def _change(value: float | None, other: float | None) -> str:

@@ -86,9 +86,9 @@ def run(
         several GPUs all follow.
     scenario : Also measure this scenario's matrix multiplies.
     """
-    from flopcast_calibration.bench.machine import describe
     from flopcast_calibration.bench.ranks import launched_job
     from flopcast_calibration.bench.run import pick_device, run_suite
+    from flopcast_calibration.bench.timing import describe
     from sim import load_scenario
     from sim.units import parse
 

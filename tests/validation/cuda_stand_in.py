@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
-from flopcast_calibration.bench.machine import settle
+from flopcast_calibration.bench.timing import settle
 from flopcast_validation.job.configs import Configuration, GptShape
 
 NAME, MEMORY_BYTES = "NVIDIA A100-SXM4-80GB", 85e9

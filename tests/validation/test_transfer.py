@@ -14,11 +14,12 @@ from flopcast_validation.runs.scored import file_of, score_all
 from flopcast_validation.runs.transfer import (
     Transfer,
     after_runs,
-    as_unknown,
-    by_datasheet,
     coverages,
+    datasheet_only,
+    predicted_anew,
     sources,
     summaries,
+    unknown_stack,
 )
 from sim import estimate, load_scenario
 from sim.errors import SpecError
@@ -57,7 +58,7 @@ def after_one(scored):
 @pytest.fixture(scope="module")
 def unknown(scored):
     """The runs as those of a framework that nobody knows, and these after one of them was measured."""
-    runs = as_unknown(scored)
+    runs = predicted_anew(scored, unknown_stack)
     return runs, after_runs(runs, 1)
 
 
@@ -183,7 +184,7 @@ def test_shares_are_slopes_of_the_values_that_drive_them(changes):
 @pytest.mark.thorough
 def test_the_report_has_every_way_to_know_a_run(scored, unknown):
     runs, after = unknown
-    found = Transfer(scored, runs, by_datasheet(scored), {1: after, 3: after_runs(runs, 3)})
+    found = Transfer(scored, runs, predicted_anew(scored, datasheet_only), {1: after, 3: after_runs(runs, 3)})
     rows = summaries(found)
     assert [row.what for row in rows] == [
         "known", "known, GPU by datasheet", "unknown", "after one run", "after three runs",

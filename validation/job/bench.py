@@ -30,8 +30,7 @@ from flopcast_calibration.bench.kernels import (
     memory_case,
     scenario_shapes,
 )
-from flopcast_calibration.bench.machine import describe
-from flopcast_calibration.bench.timing import Timing, time_call
+from flopcast_calibration.bench.timing import Timing, describe, time_call
 from flopcast_calibration.measurement import Journal, Measurement
 from flopcast_calibration.measurement import Shape as Measured
 from flopcast_validation.job.configs import Configuration, GptShape

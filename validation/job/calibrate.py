@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flopcast_calibration.bench.machine import describe
+from flopcast_calibration.bench.timing import describe
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.measurement import Journal, Measurement, read_journal
 from flopcast_calibration.measurement import Shape as Measured

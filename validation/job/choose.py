@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flopcast_calibration.bench.machine import describe
+from flopcast_calibration.bench.timing import describe
 from flopcast_calibration.node import measured_cluster
 from flopcast_validation.job.calibrate import base_profile, ranks_there_are
 from flopcast_validation.job.configs import QUICK_SHAPE, QUICK_SUITE, SIZES, SUITE, Configuration, GptShape, gpu_suite

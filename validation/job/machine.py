@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from flopcast_calibration.bench.machine import settle
-from flopcast_calibration.bench.timing import synchronise
+from flopcast_calibration.bench.timing import settle, synchronise
 
 _STAT = Path("/proc/stat")
 Result = TypeVar("Result")

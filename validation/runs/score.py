@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,8 +18,7 @@ from sim.commands.options import finite
 from sim.report.terminal import grouped
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorSummary:
+class ErrorSummary(NamedTuple):
     """Errors of the runs of one source, GPU, framework, or of all; nan or None where there are none."""
 
     by: str
@@ -38,11 +36,6 @@ class ErrorSummary:
     sweeps: int
     constant_error: float
     six_nd_error: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; what does not exist is null."""
-        found: dict[str, Any] = finite(asdict(self))
-        return found
 
 
 def summary_of(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:
@@ -102,7 +95,7 @@ def in_the_wild(scored: Sequence[Scored]) -> ErrorSummary:
     each = [summary_of("wild", name, items) for name, items in sources.items() if modelled(items)]
     fields = ("mean_error", "bias", "coverage", "constant_error", "six_nd_error")
     means = {field: float(np.mean([getattr(one, field) for one in each])) for field in fields}
-    return replace(summary_of("wild", f"in the wild, mean of {len(each)} sources", scored), **means)
+    return summary_of("wild", f"in the wild, mean of {len(each)} sources", scored)._replace(**means)
 
 
 def _kind_of_model(run: Run) -> str:
@@ -141,7 +134,7 @@ HEADLINES = ("wild", "all", "fitted")
 
 def to_json(scored: Sequence[Scored], groups: Sequence[ErrorSummary]) -> dict[str, Any]:
     """`rows` and `groups`."""
-    return {"rows": [item.to_dict() for item in scored], "groups": [group.to_dict() for group in groups]}
+    return {"rows": [item.to_dict() for item in scored], "groups": finite([group._asdict() for group in groups])}
 
 
 def group_table(groups: Sequence[ErrorSummary], by: Sequence[str], width: int) -> Any:

@@ -76,9 +76,9 @@ def transfer(
     unknown, datasheet, after = [], [], {}
     if shipped:
         with progress("runs taken for those of unknown frameworks") as report:
-            unknown = as_unknown(scored, report or silent)
+            unknown = predicted_anew(scored, unknown_stack, report or silent)
         with progress("runs on GPUs known by their datasheets") as report:
-            datasheet = by_datasheet(scored, report or silent)
+            datasheet = predicted_anew(scored, datasheet_only, report or silent)
     for count in given:
         with progress(f"sources after {given_words(count)} of theirs") as report:
             after[count] = after_runs(unknown or modelled(scored), count, report or silent)
@@ -90,23 +90,8 @@ def given_words(count: int) -> str:
     return {1: "one run", 3: "three runs"}.get(count, f"{count} runs")
 
 
-def as_unknown(scored: Sequence[Scored], report: Report = silent) -> list[Scored]:
-    """The runs that were predicted, their frameworks taken for unknown ones; those that already were stay.
-
-    `report` is called with (runs done, runs in all).
-    """
-    return _predicted_anew(scored, _unknown_stack, report)
-
-
-def by_datasheet(scored: Sequence[Scored], report: Report = silent) -> list[Scored]:
-    """The runs that were predicted, of their GPUs only the datasheet known: what the other GPUs have in common.
-
-    Parameters as `as_unknown`.
-    """
-    return _predicted_anew(scored, _datasheet_profile, report)
-
-
-def _unknown_stack(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
+def unknown_stack(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
+    """The stack of a framework taken for an unknown one; that of one that already was stays."""
     stack = item.scenario.stack
     if is_unknown(stack):
         return {}
@@ -121,11 +106,13 @@ def _table_without(family: str) -> dict[str, Any]:
     return table([family.lower()])
 
 
-def _datasheet_profile(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
+def datasheet_only(item: Scored, file: dict[str, Any]) -> dict[str, Any]:
+    """The profile where only the datasheet of its GPU is known: what the other GPUs have in common."""
     return {"profile": datasheet_profile(item.scenario.cluster.gpu, _table_without(item.scenario.profile.gpu))}
 
 
-def _predicted_anew(scored: Sequence[Scored], changes: Changes, report: Report) -> list[Scored]:
+def predicted_anew(scored: Sequence[Scored], changes: Changes, report: Report = silent) -> list[Scored]:
+    """The runs that were predicted, with sections of their scenarios replaced; `report` is told (done, in all)."""
     used = [item for item in scored if item.scenario is not None]
     answers: dict[int, Estimate | None] = {}
     found = []
