@@ -174,7 +174,8 @@ def view(rates: list[Rate], steps: list[Published]) -> Iterator[Any]:
     yield ""
     yield Text("GRPO steps of NeMo RL", style="bold")
     cells = ((f"{run.name}{' *' * run.drafted}", show_time(run.measured_s), show_time(run.predicted.step_time_s),
-              f"{run.error:+.0%}", show_time(run.generation_s), _signed(run.rollout_error), run.predicted.limit)
+              f"{run.error:+.0%}", show_time(run.generation_s),
+              "" if run.rollout_s is None else f"{run.rollout_error:+.0%}", run.predicted.limit)
              for run in steps)  # fmt: skip
     yield rows_table(("run", "measured", "predicted", "error", "generation", "error", "limited by"), cells,
                      left=("run", "limited by"))  # fmt: skip
@@ -185,7 +186,3 @@ def view(rates: list[Rate], steps: list[Published]) -> Iterator[Any]:
         f"took {low:.2f} to {high:.2f} of the predicted time.\n* with a draft of a token, which is not modelled"
     )
     yield Text(words, style="dim")
-
-
-def _signed(error: float | None) -> str:
-    return "" if error is None else f"{error:+.0%}"

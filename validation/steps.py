@@ -79,6 +79,7 @@ def steps(
     quick : One run of a small model.
     only : Runs whose name has these letters.
     """
+    import pandas as pd
     import torch
 
     from sim.errors import SpecError
@@ -92,7 +93,7 @@ def steps(
             continue
         kept[name] = {"id": name, **_facts(), **_of_run(run), **_measured(run, timed)}
         typer.echo(f"{name}: {kept[name]['measured_value'] or kept[name]['unmodelled']} s, {kept[name]['peak_gb']} GB")
-        write_rows(out, kept)
+        pd.DataFrame(kept.values()).to_csv(out, index=False, lineterminator="\r\n")
 
 
 def name_of(run: Run) -> str:
@@ -111,13 +112,6 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     rows = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
     return {row["id"]: row for row in rows}
-
-
-def write_rows(path: Path, rows: dict[str, dict[str, Any]]) -> None:
-    """The whole table."""
-    import pandas as pd
-
-    pd.DataFrame(rows.values()).to_csv(path, index=False, lineterminator="\r\n")
 
 
 def _facts() -> dict[str, Any]:

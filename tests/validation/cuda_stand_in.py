@@ -87,7 +87,7 @@ def _answering(name, answer):
 def install():
     """Patch torch, and what the job has imported from it by name."""
     settle("cpu")  # memory that is handed out again, as a GPU's allocator does
-    from flopcast_validation.job import bench, choose, compare, model, rank, single, train  # noqa: F401  whole before the patch
+    from flopcast_validation.job import bench, choose, compare, model, rank, train  # noqa: F401  whole before the patch
 
     properties = SimpleNamespace(
         name=NAME, multi_processor_count=108, total_memory=MEMORY_BYTES, L2_cache_size=40 << 20, major=8, minor=0

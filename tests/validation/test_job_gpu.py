@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -141,13 +141,14 @@ def test_what_a_gpu_has_no_memory_for_is_done_without(monkeypatch, tmp_path):
 
     from flopcast_calibration.bench.kernels import Case
     from flopcast_calibration.measurement import Journal
-    from flopcast_validation.job import bench, single
+    from flopcast_validation.job import bench, train
 
     def full(*anything):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(single, "single_process", full)
-    assert single.run(single.described(TINY, Configuration(), "cpu", 2)) is None
+    monkeypatch.setattr(train, "single_process", full)
+    plain = {"shape": asdict(TINY), "configuration": asdict(Configuration()), "device": "cpu", "steps": 2, "batch": 2}
+    assert train.run(plain) is None
     journal = Journal(tmp_path / "kernels.jsonl", {"device": "none"})
     bench.measure_kernels(journal, [Case("gemm", {"m": 1}, full)], "cpu", 0.0)
     assert not journal.done

@@ -127,6 +127,4 @@ def test_the_verb_needs_a_gpu_and_keeps_what_was_measured(tmp_path):
     result = CliRunner().invoke(app, ["steps", "-o", str(table)])
     assert "torch sees no CUDA device" in str(result.exception)
     assert table.read_bytes() == TABLE.read_bytes()
-    rows = steps.read_rows(table)
-    steps.write_rows(table, rows)
-    assert steps.read_rows(table) == rows
+    assert len(steps.read_rows(table)) == 27

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from scipy.stats import kendalltau
 from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.launch import launch, run_configuration
 from flopcast_validation.job.predict import CalibratedMachine, predict
-from flopcast_validation.job.single import described
 from sim.canvas import new_figure
 from sim.engines import Timeline
 from sim.errors import FlopcastError
@@ -53,7 +52,7 @@ class JobResult:
         """Plain data with stable keys, for JSON."""
         names = ("predicted_s", "measured_s", "error", "losses", "loss_error", "foreign_share")
         found = {name: getattr(self, name) for name in names}
-        return {**self.configuration.to_dict(), **found, "repeats_s": self.seconds}
+        return {"name": self.configuration.name, **asdict(self.configuration), **found, "repeats_s": self.seconds}
 
 
 def predict_all(shape: GptShape, suite: tuple[Configuration, ...], machine: CalibratedMachine) -> list[JobResult]:
@@ -98,8 +97,9 @@ def check_losses(losses: list[float], shape: GptShape, cut: Configuration, devic
     """
     key = (shape, cut.global_batch_size, cut.num_experts, device)
     if key not in _single:
-        alone = described(shape, cut, device, most_steps)
-        _single[key] = launch("flopcast_validation.job.single", alone, 1) or losses[:most_steps]
+        plain, batch = Configuration(num_experts=cut.num_experts), cut.global_batch_size
+        alone = {"shape": asdict(shape), "configuration": asdict(plain), "device": device, "batch": batch}
+        _single[key] = launch("flopcast_validation.job.train", alone | {"steps": most_steps}, 1) or losses[:most_steps]
     expected = _single[key]
     tolerance = LOSS_TOLERANCE[shape.precision]
     pairs = list(zip(losses, expected, strict=False))

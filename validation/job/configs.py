@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,10 +90,6 @@ class Configuration:
         words += ["zero3"] if self.zero_stage == 3 else []
         words += [f"ep{self.ep} of {self.num_experts}"] if self.num_experts else []
         return " ".join(words)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Fields as plain data, and the name."""
-        return {"name": self.name, **asdict(self)}
 
     def passes_block(self) -> Configuration:
         """The smallest cut whose layers give the host as much to do, forward and backward.

@@ -85,7 +85,7 @@ def _run(module: str, job: dict[str, Any], num_ranks: int, timeout_s: float) -> 
 def _loaded() -> ForkServerContext:
     """Where jobs are forked from: a process that has loaded torch once, which takes longer than a small job itself."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"flopcast_validation.job.{name}" for name in ("rank", "bench", "train", "single")])
+    context.set_forkserver_preload([f"flopcast_validation.job.{name}" for name in ("rank", "bench", "train")])
     before, heeded = dict(os.environ), signal.getsignal(signal.SIGINT)
     alone = threading.current_thread() is threading.main_thread()
     os.environ.update(_SETTINGS)

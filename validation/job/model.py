@@ -60,10 +60,6 @@ class Place:
         """Ranks over which experts are dealt; None where each has all."""
         return self.along("dp").get_group() if self.cut.ep > 1 else None
 
-    def to_dict(self) -> dict[str, int]:
-        """Its numbers."""
-        return {name: getattr(self, name) for name in ("pp", "dp", "cp", "tp")}
-
 
 def place_in(cut: Configuration, device: str) -> Place:
     """This rank's place, and the groups that it is in; all ranks of the job call this together.

@@ -1,5 +1,6 @@
 """One rank of the job: builds its part, trains some steps, and says losses, times and what it did when.
 
+The plain job is here too, one process without wrappers: every cut of it must give the same losses.
 The same code on CPUs with gloo and on GPUs with NCCL.
 """
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from flopcast_validation.job.configs import Configuration, GptShape
 from flopcast_validation.job.machine import Watch, bearable, between, mark, now, take_device, wait_for_quiet
-from flopcast_validation.job.model import Place, batch_of, place_in
+from flopcast_validation.job.model import Place, batch_of, build_part, loss_of, place_in
 from flopcast_validation.job.optimizer import Update
 from flopcast_validation.job.runners import Event, build_stages, home_of_stages, trace
 
@@ -46,6 +47,7 @@ def train(shape: GptShape, cut: Configuration, device: str, steps: int, patience
     home = home_of_stages(place)
     ends = (place.pp == home[0], place.pp == home[-1])
 
+    where = {name: getattr(place, name) for name in ("pp", "dp", "cp", "tp")}
     losses, timed = [], []
     traces: list[Any] = []
     until, limit = time.monotonic() + patience_s, bearable(cut.num_ranks)
@@ -69,7 +71,7 @@ def train(shape: GptShape, cut: Configuration, device: str, steps: int, patience
             continue
         timed.append((_agreed(end - begin, dist.ReduceOp.MAX), foreign))
         done = [(*what, *(begin + between(first, moment) for moment in (start, stop))) for *what, start, stop in events]
-        traces.append({**place.to_dict(), "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": done})
+        traces.append({**where, "begin": begin, "pipeline_end": pipeline_end, "end": end, "events": done})
         quiet = sum(share <= limit for _, share in timed)
         if len(timed) >= steps and quiet >= steps:
             break
@@ -118,7 +120,35 @@ def _agreed(number: float, operation: Any) -> float:
     return float(found)
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Train what `job` describes."""
+def single_process(
+    shape: GptShape, cut: Configuration, batch: int, steps: int, here: torch.device, at_once: int | None = None
+) -> list[float]:
+    """Loss of every step, with the experts of `cut` and `at_once` sequences together (default: all of the batch)."""
+    model = build_part(shape, range(shape.num_layers), Configuration(num_experts=cut.num_experts), here)
+    optimizer = Update([model], shape.hidden_size)
+    losses = []
+    for step in range(steps):
+        inputs, targets = (tensor.to(here).split(at_once or batch) for tensor in batch_of(shape, batch, step))
+        optimizer.clear()
+        pieces = []
+        for some, wanted in zip(inputs, targets, strict=True):
+            loss = loss_of(model(some), wanted) * (len(some) / batch)
+            loss.backward()
+            pieces.append(loss.detach())
+        optimizer.step()
+        losses.append(float(torch.stack(pieces).sum()))
+    return losses
+
+
+def run(job: dict[str, Any]) -> dict[str, Any] | list[float] | None:
+    """Train what `job` describes; of one process that sees a whole `batch` the losses, None where memory is short."""
     shape, cut = GptShape(**job["shape"]), Configuration(**job["configuration"])
-    return train(shape, cut, job["device"], job["steps"], job["patience_s"])
+    if "batch" not in job:
+        return train(shape, cut, job["device"], job["steps"], job["patience_s"])
+    here = take_device(job["device"])
+    # A GPU that the model fills has no room for a whole batch's activations.
+    at_once = None if job["device"] == "cpu" else 1
+    try:
+        return single_process(shape, cut, job["batch"], job["steps"], here, at_once)
+    except torch.OutOfMemoryError:
+        return None

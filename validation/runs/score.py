@@ -19,7 +19,7 @@ from sim.report.terminal import grouped
 
 
 class ErrorSummary(NamedTuple):
-    """Errors of the runs of one source, GPU, framework, or of all; nan or None where there are none."""
+    """Errors of the runs of one source, GPU, framework, or of all; nan where there are none."""
 
     by: str
     name: str
@@ -31,8 +31,8 @@ class ErrorSummary(NamedTuple):
     p90_error: float
     coverage: float
     half_width: float
-    tau: float | None
-    regret: float | None
+    tau: float
+    regret: float
     sweeps: int
     constant_error: float
     six_nd_error: float
@@ -44,6 +44,9 @@ def summary_of(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:
     used = modelled(items)
     rows = pd.DataFrame([[getattr(item, each) for each in names] for item in used], columns=names, dtype=float)
     size, sweeps = rows.abs().mean(), sweeps_of(used)
+    of_sweeps = pd.DataFrame(
+        [(each.tau, each.regret) for each in sweeps], columns=["tau", "regret"], dtype=float
+    ).mean()
     return ErrorSummary(
         by=by,
         name=name,
@@ -55,18 +58,12 @@ def summary_of(by: str, name: str, items: Sequence[Scored]) -> ErrorSummary:
         p90_error=float(rows.error.abs().quantile(0.9)),
         coverage=float(size.covered),
         half_width=float(rows.half_width.median()),
-        tau=mean_of([each.tau for each in sweeps]),
-        regret=mean_of([each.regret for each in sweeps]),
+        tau=float(of_sweeps.tau),
+        regret=float(of_sweeps.regret),
         sweeps=len(sweeps),
         constant_error=float(size.constant_error),
         six_nd_error=float(size.six_nd_error),
     )
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean of those that exist; None of none."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 GROUPINGS: dict[str, Callable[[Scored], str]] = {
