@@ -50,9 +50,7 @@ def read_profile(name: str) -> Any:
 def profile_and_stack(name: str) -> tuple[Any, dict[str, Any]]:
     """A profile, and the values of the stack that were fitted with it."""
     from sim.specs import Profile, load_preset
-    from sim.specs.presets import load_file_as_preset, split_profile
+    from sim.specs.presets import split_profile
 
-    looks_like_file = name.endswith((".yaml", ".yml"))
-    data = load_file_as_preset(Path(name)) if looks_like_file else load_preset("profiles", name)
-    own, stack = split_profile(data)
+    own, stack = split_profile(load_preset("profiles", name))
     return Profile.read(own, f"profile {name}"), stack

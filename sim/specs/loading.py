@@ -16,7 +16,7 @@ from sim.specs.frameworks import DEFAULT, LATEST, UNKNOWN, ResolvedStack, resolv
 from sim.specs.hardware import ClusterSpec, GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.plan import ParallelPlan
-from sim.specs.presets import load_file_as_preset, load_preset, model_named, preset_names, split_profile
+from sim.specs.presets import load_preset, model_named, preset_names, split_profile
 from sim.specs.profile import Profile
 from sim.specs.scenario import NO_PLAN, Scenario
 from sim.specs.stack import StackSpec
@@ -50,8 +50,6 @@ def resolve(data: Any, place: str) -> Any:
     kind = None if place == "stack" else PRESET_AT.get(place)
     if place == "stack" and isinstance(data, str):
         return {"preset": data}
-    if kind == "profiles" and isinstance(data, str) and data.endswith((".yaml", ".yml")):
-        data = load_file_as_preset(Path(data))
     if kind == "profiles" and data == presets.NAME:
         return {"preset": data}  # settled last, when the GPU is known
     if kind and isinstance(data, str):
@@ -417,7 +415,7 @@ def load_scenario(path: Path | str, overrides: Sequence[str] | str = (), profile
     if isinstance(data, dict):
         _find_beside(path.parent, data)
     if profile is not None and isinstance(data, dict):
-        data["profile"] = load_file_as_preset(Path(profile)) if profile.endswith((".yaml", ".yml")) else profile
+        data["profile"] = profile
     # A pipe such as /dev/fd/63 has no name worth showing.
     return build_scenario(data, overrides, path.stem if path.is_file() else "scenario")
 

@@ -264,7 +264,8 @@ def _values(item: Any) -> Any:
 def load_preset(kind: str, name: str) -> dict[str, Any]:
     """The data of a preset, sources stripped, ready for the record's validation.
 
-    A model may also be one of the hub, or a file of its own (`model_named`). So may a cluster, a node and a GPU.
+    A model may also be one of the hub, or a file of its own (`model_named`). So may a cluster, a node, a GPU and a
+    profile, such as one written by a calibration.
 
     Raises
     ------
@@ -273,7 +274,7 @@ def load_preset(kind: str, name: str) -> dict[str, Any]:
     """
     if kind == "models":
         return model_named(name)[0]
-    if kind in ("clusters", "nodes", "gpus") and name.endswith((".yaml", ".yml")):
+    if kind in ("clusters", "nodes", "gpus", "profiles") and name.endswith((".yaml", ".yml")):
         return _of_file(kind.removesuffix("s"), Path(name))
     return _preset(kind, name)
 
@@ -309,38 +310,23 @@ def model_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _of_file(section: str, path: Path) -> dict[str, Any]:
-    """The model, cluster, node or GPU that a YAML file describes, alone or as a scenario's section."""
+    """The model, cluster, node, GPU or profile that a YAML file describes, alone or as a scenario's section."""
     data = load_yaml(path)
     said = data.get(section, data) if isinstance(data, dict) else data
+    if section == "profile" and isinstance(data, dict) and {"model", "plan"} <= data.keys():
+        raise SpecError(f"{path} is a scenario, not a profile; flopcast anchor makes one from a measured step of it")
     if isinstance(said, str):
         return {"preset": said}
     if not isinstance(said, dict):
-        raise SpecError(
-            f"{path} describes no {section}; give a {section}'s fields, or a scenario with a section {section}"
-        )
+        what = f"{'is empty' if data is None else f'describes no {section}'}; give a {section}'s fields"
+        raise SpecError(f"{path} {what}{f', or a scenario with a section {section}' * (section != 'profile')}")
     values: dict[str, Any] = _values(said)
     if section == "cluster" and "gpus_per_node" in values and "node" not in values:
         raise SpecError(
             f"{path} is a node, not a cluster; write a file with {{node: {path.name}, num_nodes: 1}} beside it, "
             "with the number of nodes that you have"
         )
-    return values if "preset" in values else {"name": path.stem} | values
-
-
-def load_file_as_preset(path: Path) -> dict[str, Any]:
-    """The data of a user's own file in the format of presets, such as a profile written by a calibration.
-
-    Raises SpecError: the file cannot be read or does not hold a mapping.
-    """
-    data = load_yaml(path)
-    if not isinstance(data, dict):
-        what = "is empty" if data is None else f"must hold a mapping of fields, not {type(data).__name__}"
-        raise SpecError(f"{path} {what}")
-    if {"model", "plan"} <= data.keys():
-        raise SpecError(f"{path} is a scenario, not a profile; flopcast anchor makes one from a measured step of it")
-    values: dict[str, Any] = _values(data)
-    values.setdefault("name", path.stem)
-    return values
+    return values if "preset" in values and section != "profile" else {"name": path.stem} | values
 
 
 def split_profile(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,7 +14,7 @@ from flopcast_calibration.write import write_runs_profile
 from sim import estimate, load_scenario
 from sim.errors import FlopcastError
 from sim.specs import Profile
-from sim.specs.presets import load_file_as_preset, split_profile
+from sim.specs.presets import load_preset, split_profile
 from sim.specs.values import with_values
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_a_value_stops_at_its_bound(runs):
 
 def test_the_written_profile_gives_the_fitted_step_times(fit, tmp_path):
     write_runs_profile(fit, tmp_path / "mine.yaml", "runs.csv")
-    data, stack = split_profile(load_file_as_preset(tmp_path / "mine.yaml"))
+    data, stack = split_profile(load_preset("profiles", str(tmp_path / "mine.yaml")))
     profile = Profile.read(data, "profile")
     assert profile.name == "mine"
     assert set(profile.provenance.fitted_families) == {run.family for run in fit.runs}

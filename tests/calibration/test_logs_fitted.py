@@ -15,7 +15,6 @@ from flopcast_calibration.write import profile_data
 from sim import estimate, load_scenario
 from sim.errors import ProfileError, SpecError
 from sim.specs import Profile, load_preset
-from sim.specs.presets import load_file_as_preset
 from sim.specs.yaml12 import load_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -333,7 +332,7 @@ def test_a_machine_that_does_not_ship_is_given_by_its_file(tmp_path, monkeypatch
     fit([log], out=tmp_path / "mine.yaml", how=Fitting(node="cluster.yaml", draws=1))
     fit([tmp_path / "mine.jsonl"], out=tmp_path / "again.yaml", how=Fitting(draws=1))
     for name in ("mine", "again"):
-        profile = Profile.read(load_file_as_preset(tmp_path / f"{name}.yaml"), name)
+        profile = Profile.read(load_preset("profiles", str(tmp_path / f"{name}.yaml")), name)
         assert profile.gpu == "Acme X1"
         assert profile.network.operations["all_to_all"].efficiency == pytest.approx(0.6, rel=0.02)
     for wrong, says in (("nothere.yaml", "cannot read nothere.yaml"), ("acme", "give the path of a YAML file that")):
