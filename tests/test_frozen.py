@@ -1,8 +1,12 @@
-"""Answers are what they were: a change that moves one on purpose freezes them anew (`tests.frozen`) and says why."""
+"""Answers are what they were: a change that moves one on purpose freezes them anew (`tests.frozen`) and says why; switches turn off."""
 
 import pytest
 
+from sim import load_scenario
+from sim.errors import SpecError
 from sim.schedules import schedule_names
+from sim.specs import StackSpec
+from tests import ablate
 from tests.frozen.asking import ROOT
 from tests.frozen.comparing import ANSWERS, broken, differences, find, listed, read
 from tests.frozen.sections import EVERY, SECTIONS, sampled
@@ -44,3 +48,17 @@ def test_every_scenario_and_schedule_is_frozen_and_no_answer_is_an_accident(then
         str(path.relative_to(ROOT / "scenarios")) for path in (ROOT / "scenarios").rglob("*.yaml")
     }
     assert not list(broken(then))
+
+
+def test_every_switch_has_an_off_that_a_scenario_takes(scenarios):
+    scenario = load_scenario(scenarios / "papers" / "deepseek-v3-2048-h800.yaml")
+    refused = set()
+    for name in StackSpec.model_fields.keys() - set(ablate.UNPHYSICAL):
+        changes = {**ablate.ALONG.get(name, {}), f"stack.{name}": ablate.off(name)}
+        assert getattr(ablate.changed(scenario, changes).stack, name) == ablate.off(name)
+    for name, changes in ablate.MECHANISMS.items():
+        try:
+            ablate.changed(scenario, changes)
+        except SpecError:
+            refused.add(name)
+    assert refused == {"resharding after the forward"}  # without ZeRO stage 3 there is none

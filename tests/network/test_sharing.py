@@ -1,13 +1,19 @@
-"""What switches leave of a card: by hand, against max-min fairness, and as a law of every answer."""
+"""What switches leave of a card and what it costs where ranks lie: by hand, against max-min fairness, as a law of every answer."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from flows import flows_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from open_space import search
+from rows import rows
 from trees import on_tree
 
 from sim import build_scenario, estimate, simulate
+from sim.engines import run
+from sim.engines.program import priced_order, program_of
 from sim.engines.wire import max_min_rates
 from sim.errors import SpecError
 from sim.network import sharing
@@ -15,6 +21,10 @@ from sim.network.placement import Degrees, groups_of
 from sim.network.routing import route
 from sim.network.sharing import flows_of
 from sim.network.topology import build_topology
+from sim.reliability.state import state_of
+from sim.scaling.goal import goal_of
+from sim.scaling.training_time import shortest
+from sim.search.explain import rank_plan
 from sim.units import show_time
 
 DATA = {
@@ -23,21 +33,11 @@ DATA = {
 }  # fmt: skip
 
 
-def machine(ratio=1.0, rails=False, routing="adaptive", nodes=32, below=4):
-    return {
-        "name": "mine",
-        "node": "dgx-h100",
-        "num_nodes": nodes,
-        "network": {
-            "rail_optimised": rails,
-            "routing": routing,
-            "levels": {"leaf": {"ports": 64, "below": below, "oversubscription": ratio}, "core": {"ports": 2048}},
-        },
-    }
-
-
-def built(*changes, **network):
-    return build_scenario({**DATA, "cluster": machine(**network)}, changes)
+def built(*changes, ratio=1.0, rails=False, routing="adaptive", nodes=32, below=4):
+    leaf = {"ports": 64, "below": below, "oversubscription": ratio}
+    network = {"rail_optimised": rails, "routing": routing, "levels": {"leaf": leaf, "core": {"ports": 8000}}}
+    cluster = {"name": "mine", "node": "dgx-h100", "num_nodes": nodes, "network": network}
+    return build_scenario({**DATA, "cluster": cluster}, changes)
 
 
 def share(cluster, size, stride, pattern="ring"):
@@ -155,7 +155,7 @@ SMALLER = ["plan.pp=16", "plan.dp=12", "training.global_batch_size=384"]  # of t
 
 
 @pytest.fixture
-def asked(scenarios):
+def times(scenarios):
     """Step times by the formulas and with links shared, of a tree and a case."""
 
     def answer(tree, case):
@@ -165,18 +165,89 @@ def asked(scenarios):
     return answer
 
 
-def test_on_a_full_tree_only_scatter_gather_shows(asked):
-    _, own = asked("full, adaptive", "as it is")
-    assert asked("full, adaptive", "no scatter/gather")[1] > 1.01 * own
+def test_on_a_full_tree_only_scatter_gather_shows(times):
+    _, own = times("full, adaptive", "as it is")
+    assert times("full, adaptive", "no scatter/gather")[1] > 1.01 * own
     for case in ("no rails", "pipeline ranks closer than replicas", "nodes anywhere in the machine"):
-        assert asked("full, adaptive", case)[1] == pytest.approx(own, rel=1e-6)
+        assert times("full, adaptive", case)[1] == pytest.approx(own, rel=1e-6)
 
 
 @pytest.mark.parametrize("tree", ["full, ecmp", "1:8, adaptive"])
-def test_with_few_cables_or_hashes_that_collide_rails_and_scatter_gather_save_more(tree, asked):
-    own, without, no_rails = (asked(tree, case) for case in ("as it is", "no scatter/gather", "no rails"))
+def test_with_few_cables_or_hashes_that_collide_rails_and_scatter_gather_save_more(tree, times):
+    own, without, no_rails = (times(tree, case) for case in ("as it is", "no scatter/gather", "no rails"))
     assert without[0] > 1.01 * own[0]
     assert no_rails[0] > 1.003 * own[0]
-    assert own[0] >= asked("full, adaptive", "as it is")[0] * (1 - 1e-9)
+    assert own[0] >= times("full, adaptive", "as it is")[0] * (1 - 1e-9)
     for formula, shared in (own, without, no_rails):
         assert shared == pytest.approx(formula, rel=0.002)
+
+
+PLACEMENTS = ("tp-cp-dp-pp", "tp-cp-pp-dp", "dp-tp-cp-pp", "pp-dp-cp-tp")
+
+
+def asked(*changes, rails=False, **network):
+    """A pipeline of eight ranks; without rails four nodes to a leaf."""
+    plan = "plan.tp=4", "plan.pp=8", "plan.dp=8", "stack.overlap_p2p=true"
+    return built(*plan, *changes, rails=rails, below=32 if rails else 4, **network)
+
+
+def step(*changes, **network):
+    return estimate(asked(*changes, **network)).step_time_s
+
+
+@rows("placement", PLACEMENTS)
+@rows(
+    ("routing", "rails", "fragmentation"),
+    [("adaptive", False, 0.0), ("adaptive", True, 0.7), ("ecmp", False, 0.7), ("ecmp", True, 0.0)],
+)
+def test_fewer_cables_up_never_make_the_default_answer_faster(placement, routing, rails, fragmentation):
+    where = [f"plan.placement={placement}", f"cluster.fragmentation={fragmentation}"]
+    steps = [step(*where, ratio=ratio, rails=rails, routing=routing, nodes=64) for ratio in (1.0, 2.0, 4.0, 8.0)]
+    assert all(more >= less * (1 - 1e-12) for less, more in pairwise(steps))
+    if not rails:
+        assert steps[-1] > 1.002 * steps[0]
+
+
+@rows(
+    ("placement", "schedule"),
+    [*zip(PLACEMENTS * 2, ["1f1b", "gpipe", "interleaved", "zb_v", "chimera", "1f1b"], strict=False)],
+)
+def test_folded_unfolded_and_all_engines_agree(placement, schedule):
+    chunks = {"interleaved": 2, "zb_v": 2}.get(schedule, 1)
+    changes = [f"plan.placement={placement}", f"plan.schedule={schedule}", f"plan.num_chunks={chunks}"]
+    scenario = asked(*changes, "plan.dp=4", "plan.pp=8", ratio=4.0, nodes=64)
+    folded, unfolded = (
+        run(program_of(scenario, *priced_order(scenario, fold=fold))).step_time_s for fold in (True, False)
+    )
+    assert unfolded == pytest.approx(folded, rel=1e-12)
+    assert folded == estimate(scenario).step_time_s
+    assert estimate(scenario, "des").step_time_s == pytest.approx(folded, rel=1e-12)
+
+
+@rows("placement", PLACEMENTS)
+@rows("ratio", [1.0, 8.0])
+def test_contention_is_on_top_of_what_placement_costs(placement, ratio):
+    """Nothing is counted twice: where nothing else meets, links shared give what the formula says."""
+    scenario = asked(f"plan.placement={placement}", "plan.dp=4", ratio=ratio)
+    alone, shared = estimate(scenario).step_time_s, simulate(scenario, contention=True).mean_s
+    assert alone * (1 - 1e-9) <= shared < 1.02 * alone
+
+
+def test_the_shortest_run_and_its_checkpoints_lie_where_the_plan_says():
+    """Where a node has GPUs of every pipeline rank it writes no more than any other; else that of the embedding does."""
+    scenario = asked("plan.placement=pp-dp-cp-tp", "cluster.node.gpu.memory=32 GB", ratio=8.0)
+    goal = goal_of(7e9, tokens=20e9, critical_batch=512 * 1024.0)
+    for point in shortest(scenario, goal, gpus=(32, 32), batches=(64,)).points:
+        assert point.answer.scenario.plan.placement == "pp-dp-cp-tp"
+    placements = ("tp-cp-dp-pp", "pp-dp-cp-tp")
+    plans = (asked("plan.pp=8", "plan.tp=1", f"plan.placement={placement}") for placement in placements)
+    usual, mixed = (state_of(plan).saved(parallel=True) for plan in plans)
+    assert usual.total == mixed.total == pytest.approx(8 * mixed.node)
+    assert usual.node > 1.1 * mixed.node
+
+
+def test_a_plan_whose_ranks_lie_otherwise_is_said_to_be_outside_a_search():
+    scenario = asked("plan.dp=2", nodes=16)
+    result = search(scenario, gpus=(64, 64), top=1)
+    other = scenario.replace(plan=scenario.plan.replace(placement="tp-cp-pp-dp"))
+    assert "-s plan.placement=tp-cp-pp-dp" in rank_plan(result, other, steps=False).ruled_out
