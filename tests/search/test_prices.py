@@ -15,7 +15,8 @@ from rows import forms
 from sim.errors import FlopcastError
 from sim.estimate import estimate
 from sim.pricing.deal import stages_alike
-from sim.search.fields import RECOMPUTES, SCHEDULES
+from sim.search.by_schedule import spaces_under
+from sim.search.fields import RECOMPUTES
 from sim.search.space import Category, build_space
 from sim.specs import load_scenario
 from sim.specs.hardware import NetworkSpec
@@ -164,31 +165,39 @@ def test_prices_equal_estimates(some):
     assert {name: apart for name, apart in found.items() if not apart < 1e-9} == {}
 
 
+VARIANTS = ("zb_v", "dualpipe", "hanayo", "zb_interleaved", "modular")
+
+
 @pytest.mark.parametrize("model", [{}, {**EXPERTS, "bias": False}, {**EXPERTS, "bias": False, "num_dense_layers": 3}])
 def test_space_holds_what_the_rules_allow(model):
-    """A plan of random numbers is in the space exactly where it can be estimated."""
+    """A plan of random numbers is in the space, and in those of other schedules, exactly where it can be estimated."""
     scenario, random = small(model=model), np.random.default_rng(3)
-    space = build_space(scenario, (1, 64), fixed={"cp": (1, 2, 3)})
+    whole = build_space(scenario, (1, 64), fixed={"cp": (1, 2, 3)})
     choices = {
         "tp": (1, 2, 3, 4, 5, 6), "cp": (1, 2, 3), "pp": (1, 2, 3, 4, 5), "dp": (1, 2, 3, 5, 8),
         "ep": (1, 1, 2, 3, 4, 6, 8, 12) if model else (1,), "microbatch_size": (1, 2, 3, 7),
         # Chunks of different kinds of layers are not in the space: another search has them.
-        "num_chunks": (1,) if "num_dense_layers" in model else (1, 1, 2, 3), "sequence_parallel": (False, True), "schedule": SCHEDULES,
+        "num_chunks": (1,) if "num_dense_layers" in model else (1, 1, 2, 3), "sequence_parallel": (False, True),
     }  # fmt: skip
-    rows = zip(*(getattr(space.columns, name).tolist() for name in choices), strict=True)
-    allowed = {(*numbers, SCHEDULES[kind]) for *numbers, kind in rows}
-    seen = {True: 0, False: 0}
-    for _ in range(1000 if model else 400):
-        numbers = {name: random.choice(values).item() for name, values in choices.items()}
-        if numbers["tp"] * numbers["cp"] * numbers["pp"] * numbers["dp"] > 64:
-            continue
-        try:
-            estimate(scenario.replace(plan=scenario.plan.replace(**numbers)))
-            feasible = True
-        except FlopcastError:
-            feasible = False
-        # On one rank GPipe is left out: it only keeps more than 1F1B.
-        searched = feasible and not (numbers["schedule"] == "gpipe" and numbers["pp"] == 1)
-        assert (tuple(numbers.values()) in allowed) is searched, numbers
-        seen[feasible] += 1
-    assert min(seen.values()) > 20
+    for space in (whole, *(spaces_under(whole, name)[0] for name in VARIANTS if not model)):
+        rows = zip(*(getattr(space.columns, name).tolist() for name in (*choices, "schedule")), strict=True)
+        allowed = {(*numbers, space.schedules[kind]) for *numbers, kind in rows}
+        seen = {True: 0, False: 0}
+        for _ in range(1000 if model else 400):
+            numbers = {name: random.choice(values).item() for name, values in choices.items()}
+            if numbers["tp"] * numbers["cp"] * numbers["pp"] * numbers["dp"] > 64:
+                continue
+            numbers["schedule"] = random.choice(space.schedules).item()
+            try:
+                estimate(scenario.replace(plan=scenario.plan.replace(**numbers)))
+                feasible = True
+            except FlopcastError:
+                feasible = False
+            # Without a pipeline all orders but layered ones are that of 1F1B, or keep more. Rounds here are complete.
+            name, stages = numbers["schedule"], numbers["pp"] * numbers["num_chunks"]
+            alone = numbers["pp"] == 1 and name != "1f1b" and (name != "modular" or stages == 1)
+            searched = feasible and not alone and (name != "modular" or stages == scenario.model.num_layers)
+            assert (tuple(numbers.values()) in allowed) is searched, numbers
+            seen[feasible] += 1
+        assert seen[True] > (0 if len(space.schedules) == 1 else 20)
+        assert seen[False] > 20
