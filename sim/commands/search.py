@@ -82,11 +82,6 @@ class Questions:
     why: Sequence[str] = ()
     figure: Path | None = None
 
-    @property
-    def sweeps_size(self) -> bool:
-        """Whether --sweep goes over the number of GPUs."""
-        return any(word.partition("=")[0].strip() == SIZE for word in self.sweep)
-
     def check(self, kept: Kept) -> None:
         """Refuse what has nothing to say beside --sweep or --risk, and what cannot be answered."""
         asked = {"--why": bool(self.why), "--sensitivity": self.sensitivity, "--pareto": self.pareto}
@@ -139,7 +134,7 @@ def search(
     if kept.export_to is not None:
         check_beside_plan(given, kept.export_to)
     options = {**space.keywords, "fixed": fixed, "export_to": kept.export_to}
-    if size is not None and not questions.sweeps_size:
+    if size is not None and SIZE not in [word.partition("=")[0].strip() for word in questions.sweep]:
         options.setdefault("gpus", (size, size))
     if questions.sweep:
         return _sweep(given, questions.sweep, options)

@@ -25,7 +25,7 @@ from sim.search.fields import Fields
 from sim.search.layouts import expert_degrees
 from sim.search.result import SearchResult
 from sim.search.room import Room, with_room
-from sim.search.space import Progress, Space
+from sim.search.space import Progress
 from sim.units import show
 
 MOST_RUNS = 200
@@ -138,10 +138,12 @@ def nothing_fits(result: SearchResult, fields: Fields | None = None) -> str:
     named = "--memory-limit" if limited else f"the memory of one {gpu.name}"
     raised = f"raise --memory-limit to {math.ceil(lowest / 1e9)} GB, or "
     remedy = raised if limited and lowest < gpu.usable_bytes else ""
-    wider = ",".join(map(str, _wider_degrees(space))) if experts else ""
-    if wider:
+    tp, cp, _, dp, ep = space.layouts.T
+    widest = int((tp * cp * dp).max())  # over all GPUs that hold the same layers
+    if wider := [str(each) for each in expert_degrees(space.scenario) if ep.max() < each <= widest][:4]:
+        degrees = ",".join(wider)
         remedy += (
-            f"deal the {experts} experts over more GPUs (-s plan.ep=[{wider}]; without it all degrees are searched), "
+            f"deal the {experts} experts over more GPUs (-s plan.ep=[{degrees}]; without it all degrees are searched), "
         )
     return (
         f"none of {result.plans_priced:,} plans fits: memory rules them all out. The leanest needs {needed}, {named} "
@@ -163,10 +165,3 @@ def _hosted(result: SearchResult) -> str:
         f"with {' and '.join(kept)} in host memory one fits (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}): search "
         f"with --room {','.join(able.room)}, or "
     )
-
-
-def _wider_degrees(space: Space, few: int = 4) -> list[int]:
-    """The next larger numbers of GPUs to deal experts over, at most all that hold the same layers."""
-    tp, cp, _, dp, ep = space.layouts.T
-    most, widest = int((tp * cp * dp).max()), int(ep.max())
-    return [each for each in expert_degrees(space.scenario) if widest < each <= most][:few]

@@ -272,7 +272,9 @@ def why_not(result: SearchResult, named: Mapping[str, Any], *, steps: bool = Tru
         return _why_unpriced(result, named)
     if found is None:
         return Why(nothing_fits(result, named))
-    return Why.of(result, found.answer, steps=steps, rank=result.rank_by_price(found))
+    # Of plans for which room is made those count for which it was looked.
+    score = worth_of(result.objective, round(found.priced_step_time_s, 9), found.answer.num_gpus)
+    return Why.of(result, found.answer, steps=steps, rank=1 + result.num_better(score))
 
 
 def check_fields(named: Mapping[str, Any], any_of_plan: bool = False) -> None:

@@ -50,11 +50,6 @@ def pipeline_degrees(scenario: Scenario) -> list[int]:
     return [pp for pp in degrees if pp <= dealt]
 
 
-def context_degrees(length: int, *own: int) -> tuple[int, ...]:
-    """Context-parallel degrees to search unasked: powers of two that leave pieces of PIECE_TOKENS, and a plan's own."""
-    return tuple(sorted({1, *own, *(2**power for power in range(1, (length // PIECE_TOKENS).bit_length()))}))
-
-
 def expert_degrees(scenario: Scenario) -> list[int]:
     """Expert-parallel degrees that deal the model's experts evenly; 1 where it has none."""
     return divisors(max(1, scenario.model.num_experts))
@@ -122,7 +117,8 @@ def _axes(scenario: Scenario, fixed: Fields, degrees: Mapping[str, Sequence[int]
     """
     model, length = scenario.model, scenario.training.sequence_length
     batch, dealt = scenario.training.global_batch_size, dealt_layers(model, scenario.plan)
-    contexts = context_degrees(length, scenario.plan.cp, *values_of(fixed, "cp"))
+    pieces = (2**power for power in range(1, (length // PIECE_TOKENS).bit_length()))
+    contexts = sorted({1, scenario.plan.cp, *values_of(fixed, "cp"), *pieces})
     usual: dict[str, tuple[Sequence[int], str]] = {
         "tp": (tensor_degrees(scenario), f"the {model.num_heads} heads and the matrices"),
         "cp": ([cp for cp in contexts if cp > 0 and length % cp == 0], f"the sequence of {length:,} tokens"),

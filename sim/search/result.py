@@ -213,11 +213,6 @@ class SearchResult(NotebookDisplay):
         (rows, here), (more, there) = (self.space.masks(each, self.categories) for each in (kept, fields))
         return rows & more, here & there
 
-    def rank_by_price(self, found: Candidate) -> int:
-        """1 for the best of the plans that fit; of plans for which room is made those count for which it was looked."""
-        score = worth_of(self.objective, round(found.priced_step_time_s, 9), found.answer.num_gpus)
-        return 1 + self.num_better(score)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys, for JSON."""
         return {
