@@ -48,8 +48,6 @@ OF_COLUMNS = (*NUMBERS, "sequence_parallel", "num_gpus")
 """Fields of a plan that are columns as they are."""
 OF_CATEGORIES = ("recompute", "zero_stage", *ROOM)
 """Fields of a plan that its category says."""
-_FOLLOWING = {*OF_CATEGORIES, "sharding_group", "reshard_after_forward"}
-"""Fields of a plan that its category decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +156,9 @@ class Space:
         if not formula and not all(map(self.has_schedule, self.schedules)):
             # Of a schedule that the framework does not have the other rules count: what it would gain can be asked.
             rules = tuple(rule for rule in rules if rule.field not in ("schedule", "num_chunks"))
-        alike, others = (tuple(rule for rule in rules if bool(rule.names & _FOLLOWING) is of) for of in (False, True))
         kept = np.ones((len(self.categories), len(self.columns)), dtype=bool)
-        if alike and self.categories:
-            kept &= self._keep(alike, {}, self.fields_of(self.categories[0], self.columns))
-        for category, rows in zip(self.categories, kept, strict=True) if others or fixed else ():
-            rows &= self._keep(others, fixed, self.fields_of(category, self.columns))
+        for category, rows in zip(self.categories, kept, strict=True) if rules or fixed else ():
+            rows &= self._keep(rules, fixed, self.fields_of(category, self.columns))
         return kept
 
     @cached_property
