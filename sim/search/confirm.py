@@ -108,7 +108,7 @@ class _Table:
         ceiling = self._lowest[-1] * (1 + SLACK)
         end = int(np.searchsorted(score, ceiling if score[first] < ceiling else found.worst))
         last = min(first + size, end)
-        made = self._room.make(first, last, end)
+        made = self._room.make(slice(first, last))
         looked_at = self.result.plans_given_room + self._room.ways_of_each * (last - first)
         elapsed_s = self.result.elapsed_s + time.perf_counter() - begun
         self.result = replace(with_room(self.result, made), plans_given_room=looked_at, elapsed_s=elapsed_s)

@@ -93,10 +93,6 @@ def dominates(ways: Sequence[Category]) -> Bools:
     return np.asarray(found)
 
 
-AT_ONCE = 20_000
-"""Plans whose cells are priced together."""
-
-
 class Room:
     """Plans of a result with some fields that do not fit, the fastest first, and the ways in which they might.
 
@@ -119,21 +115,12 @@ class Room:
         self._zero = np.array([each.zero_stage for each in self._space.categories])[self._some.category]
         self._shares = np.array(list(dict.fromkeys(way.optimizer_offload for way in self._ways)))
         self._share_of = np.searchsorted(self._shares, [way.optimizer_offload for way in self._ways])
-        self._priced: tuple[int, Rows, Ints] | None = None
 
-    def make(self, first: int, last: int, end: int) -> list[_Made]:
-        """Some of the plans, from where the last ended, each in the fastest way in which it fits.
-
-        end : of the plans that may be asked for next; those are priced together.
-        """
-        if self._priced is None or last > self._priced[0] + len(self._priced[1].cell):
-            rows = self._some.row[first : min(end, first + AT_ONCE)]
-            whole = replace(_NOTHING, recompute="full")  # for blocks of layers
-            self._priced = first, *Rows.of(self._space, rows, (*self._ways, whole))
-        begin, priced, again = self._priced
-        here = slice(first, last)
-        chosen = _Chosen(priced.take(slice(first - begin, last - begin)), self._some.row[here], self._zero[here])
-        return self._fastest(chosen, again[:-1])
+    def make(self, some: slice) -> list[_Made]:
+        """Some of the plans, each in the fastest way in which it fits."""
+        rows, whole = self._some.row[some], replace(_NOTHING, recompute="full")  # for blocks of layers
+        priced, again = Rows.of(self._space, rows, (*self._ways, whole))
+        return self._fastest(_Chosen(priced, rows, self._zero[some]), again[:-1])
 
     def _fastest(self, chosen: _Chosen, again: Ints) -> list[_Made]:
         """The fastest way in which each of some rows fits, if the space does not have it already.
