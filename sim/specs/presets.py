@@ -320,13 +320,15 @@ def _of_file(section: str, path: Path) -> dict[str, Any]:
     if not isinstance(said, dict):
         what = f"{'is empty' if data is None else f'describes no {section}'}; give a {section}'s fields"
         raise SpecError(f"{path} {what}{f', or a scenario with a section {section}' * (section != 'profile')}")
+    if section == "profile" and said.get("preset") != NAME:
+        said = _over_others({"name": path.stem} | said)
     values: dict[str, Any] = _values(said)
     if section == "cluster" and "gpus_per_node" in values and "node" not in values:
         raise SpecError(
             f"{path} is a node, not a cluster; write a file with {{node: {path.name}, num_nodes: 1}} beside it, "
             "with the number of nodes that you have"
         )
-    return values if "preset" in values and section != "profile" else {"name": path.stem} | values
+    return values if "preset" in values else {"name": path.stem} | values
 
 
 def split_profile(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -17,6 +17,7 @@ from sim.specs import (
     load_scenario,
     preset_names,
     preset_source,
+    presets,
 )
 from sim.specs.loading import profile_of_gpu, resolve
 from sim.specs.machines import gpu_named, machine_of, node_of
@@ -45,6 +46,13 @@ def test_preset_is_valid_and_every_value_has_a_source(kind, name):
     # A profile says where all its values come from in one section, its provenance.
     rows = [] if kind == "profiles" else preset_source(kind, name)
     assert not [field for field, _, source in rows if not source.strip()]
+
+
+@rows("name", preset_names("profiles"))
+def test_a_copy_of_a_shipped_profile_is_that_profile(name, tmp_path):
+    copy = tmp_path / f"{name}.yaml"
+    copy.write_text((Path(presets.__file__).parents[1] / "presets" / "profiles" / copy.name).read_text())
+    assert load_preset("profiles", str(copy)) == load_preset("profiles", name)
 
 
 # Clock of the matrix units [GHz], their dense FLOPs a clock and multiprocessor in 16 bits with sums in 32, width of the
