@@ -1,15 +1,17 @@
 """What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from asked import asked
 from open_space import search
 from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.estimate import estimate
 from sim.search.explain import overlaps_off, rank_plan, why_not
-from sim.specs import build_scenario, load_scenario
+from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TRILLION = SCENARIOS / "gpt-1t-3072-a100.yaml"
@@ -69,11 +71,10 @@ def test_each_technique_has_its_seconds(trillion):
 def test_an_overlap_that_is_off_is_named_with_what_it_saves_when_typed():
     """A framework's rules go with it: without CUDA graphs, overlapped experts keep the host longer than they save."""
     plan = {"pp": 2, "dp": 32, "ep": 8, "microbatch_size": 2, "schedule": "interleaved", "num_chunks": 4}
-    data = {"model": "qwen3-30b-a3b", "cluster": "superpod-h100", "plan": plan,
-            "training": {"global_batch_size": 1024, "sequence_length": 4096},
-            "stack": {"framework": "megatron-lm", "overlap_grad_reduce": False}}  # fmt: skip
-    off = estimate(build_scenario(data))
-    saves = {name: off.step_time_s - estimate(build_scenario(data, [f"stack.{name}=true"])).step_time_s
+    stack = {"framework": "megatron-lm", "overlap_grad_reduce": False}
+    typed = partial(asked, "qwen3-30b-a3b", "superpod-h100", plan, stack=stack, batch=1024)
+    off = estimate(typed())
+    saves = {name: off.step_time_s - estimate(typed(f"stack.{name}=true")).step_time_s
              for name in ("overlap_grad_reduce", "overlap_experts")}  # fmt: skip
     assert saves["overlap_experts"] < 0.0
     assert overlaps_off(off, 1e-6) == {"overlap_grad_reduce": pytest.approx(saves["overlap_grad_reduce"])}
@@ -82,16 +83,8 @@ def test_an_overlap_that_is_off_is_named_with_what_it_saves_when_typed():
 def test_a_rank_counts_what_has_run_faster():
     """On a slow network this plan's price is the lowest, and its step is not: sends wait, which prices leave out."""
     plan = {"tp": 1, "pp": 2, "dp": 64, "num_chunks": 5, "schedule": "interleaved", "zero_stage": 1}
-    slow = build_scenario(
-        {
-            "model": "llama2-13b",
-            "cluster": {"preset": "superpod-h100", "node": {"preset": "dgx-h100", "nic_bandwidth": "50 Gbit/s"}},
-            "plan": plan,
-            "training": {"global_batch_size": 512, "sequence_length": 4096},
-            "stack": {"framework": "megatron-lm"},
-            "profile": "h100",
-        }
-    )
+    network = {"preset": "superpod-h100", "node": {"preset": "dgx-h100", "nic_bandwidth": "50 Gbit/s"}}
+    slow = asked("llama2-13b", network, plan, stack={"framework": "megatron-lm"}, profile="h100", batch=512)
     result = search(slow)
     number = [each.scenario.plan for each in result.best].index(slow.plan)
     assert number > 0

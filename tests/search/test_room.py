@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asked import asked
 from open_space import search
 
 from sim.errors import InfeasiblePlan
 from sim.estimate import estimate
 from sim.search.room import LAYER_SHARES, OPTIMIZER_SHARES, WAYS
-from sim.specs.loading import build_scenario
 from sim.work.recompute import module_sets
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -27,18 +27,10 @@ EXPERTS = {
 DENSE = {"num_layers": 7, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000}
 
 
-def small(model, **changes):
+def small(model, batch=8, **plan):
     """A model on a few H100 whose host is known."""
-    node = {"host_link_bandwidth": "64 GB/s", "host_memory_bandwidth": "76.8 GB/s"}
-    given = {"model": model, "cluster": {"preset": "superpod-h100", "node": {"preset": "dgx-h100", **node}}, "plan": {},
-             "stack": {"preset": "megatron-core", **changes.pop("stack", {})}, "profile": "h100",
-             "training": {"global_batch_size": 8, "sequence_length": 2048, "precision": "bf16"}}  # fmt: skip
-    return build_scenario({**given, **changes})
-
-
-def made(result):
-    """Places of the plans for which room was made."""
-    return np.flatnonzero(result.prices.category >= len(result.space.categories))
+    node = {"preset": "dgx-h100", "host_link_bandwidth": "64 GB/s", "host_memory_bandwidth": "76.8 GB/s"}
+    return asked(model, {"preset": "superpod-h100", "node": node}, plan, profile="h100", batch=batch, sequence=2048)
 
 
 def everything(scenario, result, ways):
@@ -86,7 +78,7 @@ def everything(scenario, result, ways):
 )
 def test_no_other_way_is_better(model, ways, gpus, batch, limit):
     """Every set of modules, number of layers and use of the host, of every plan that does not fit, one by one."""
-    scenario = small(model, training={"global_batch_size": batch, "sequence_length": 2048, "precision": "bf16"})
+    scenario = small(model, batch)
     result = search(scenario, gpus=(gpus, gpus), memory_limit_bytes=limit, room=ways, top=3)
     prices = everything(scenario, result, ways)
     assert prices
@@ -101,7 +93,7 @@ def test_no_other_way_is_better(model, ways, gpus, batch, limit):
 
 def test_more_memory_is_never_slower_where_something_runs_again():
     """A plan that fits as it is may run fewer layers again than all, too."""
-    scenario, best = small(DENSE, plan={"dp": 4}), np.inf
+    scenario, best = small(DENSE, dp=4), np.inf
     for limit in (8e9, 12e9, 20e9, 84e9):
         found = search(scenario, fixed={"recompute": "full"}, memory_limit_bytes=limit)
         assert found.best[0].answer.step_time_s <= best
