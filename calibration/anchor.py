@@ -88,7 +88,11 @@ def anchor(
             first = shlex.quote(str(scenarios[0]))
             print_(f"use it:  flopcast estimate {first} --profile {shlex.quote(str(out))}", soft_wrap=True)
     if not learnt:
-        raise _nothing_learnt(out)
+        kept = f"{out} is as it was" if out.exists() else f"{out} was not written"
+        raise SpecError(
+            f"nothing was learnt, so {kept}: what was measured is further from the prediction than any value explains; "
+            "look at what the scenario states"
+        )
 
 
 anchor.examples = (  # type: ignore[attr-defined]
@@ -96,15 +100,6 @@ anchor.examples = (  # type: ignore[attr-defined]
     'anchor scenarios/megatron-2021/18.4b.yaml scenarios/megatron-2021/39.1b.yaml --measured "10.3 s" '
     '--measured "16.9 s" -o mine.yaml',
 )
-
-
-def _nothing_learnt(out: Path) -> Exception:
-    """What ends a run whose steps are all too far off, behind the answer that says why."""
-    kept = f"{out} is as it was" if out.exists() else f"{out} was not written"
-    return SpecError(
-        f"nothing was learnt, so {kept}: what was measured is further from the prediction than any value explains; "
-        "look at what the scenario states"
-    )
 
 
 def _times(scenarios: Sequence[Path], measured: Sequence[str]) -> list[float]:

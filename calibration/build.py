@@ -152,8 +152,10 @@ def calibrate(
     if not draft.fits:
         # Where a part was measured too little, that is all there is to say.
         begun = [each for each in draft.missing if "measurements; give" in each]
-        listed = ", ".join(begun or draft.missing)
-        raise ProfileError(f"nothing could be fitted, for want of measurements: {listed}{_why_unused(data, cluster)}")
+        listed, unused = ", ".join(begun or draft.missing), "; ".join(left_out(data, cluster))
+        remedy = "; measure it with flopcast calibrate run, or give logs that have it"
+        why = f" (not used: {unused})" if unused else remedy
+        raise ProfileError(f"nothing could be fitted, for want of measurements: {listed}{why}")
     device = data.machine.get("device", "a machine the data do not name")
     software = f", torch {data.machine['torch']}" if "torch" in data.machine else ""
     far = (f"{part} (measured, but {error:.0%} from its fit)" for part, error in draft.refused.items())
@@ -207,7 +209,8 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
         speeds = {version: speed / known[kernel] for version, speed in known.items()} | speeds | {kernel: 1.0}
     if not memory and not gemm:
         return {"attention": base.attention.replace(versions=speeds, **attention, **reach)} if attention else {}
-    measured = {"measured_flop": _range(multiplies), "precisions": {}} if gemm else {}
+    flop = 2.0 * multiplies.m * multiplies.n * multiplies.k * multiplies.batch
+    measured = {"measured_flop": (float(flop.min()), float(flop.max())), "precisions": {}} if gemm else {}
     fitted = kernels.with_fitted(base.gemm, gemm).replace(kernel_floor_s=floor, **measured)
     share = partial(kernels.fit_max_efficiency, gpu=gpu, gemm=fitted, memory_efficiency=efficiency)
     shares = {}
@@ -296,17 +299,13 @@ def _network(
     network = _shared(draft, together, partial(links.fit_shared, node=node), base, network)
     sends = _network_sends(draft, between, together, cluster, network)
     if sends and not reduces:
-        network = _at_most(network, sends["p2p_efficiency"])
+        # No collective that was not measured reaches more of a card than one message stream does.
+        names = ("efficiency", "shared_efficiency", "job_efficiency", "dispatch_efficiency")
+        known = {name: value for name in names if (value := getattr(network, name)) is not None}
+        network = network.replace(**{name: min(value, sends["p2p_efficiency"]) for name, value in known.items()})
     hidden = draft.add("network interference", between(points.BESIDE), links.fit_hidden_share, 3)
     at = {"hidden_at_bytes_per_s": cluster.inter_node_bandwidth_bytes_per_s} if hidden else {}
     return network.replace(**sends, **hidden, **at)
-
-
-def _at_most(network: LinkParams, share: float) -> LinkParams:
-    """The network where no collective that was not measured reaches more of a card than one message stream does."""
-    names = ("efficiency", "shared_efficiency", "job_efficiency", "dispatch_efficiency")
-    known = {name: value for name in names if (value := getattr(network, name)) is not None}
-    return network.replace(**{name: min(value, share) for name, value in known.items()})
 
 
 def _network_sends(
@@ -386,14 +385,6 @@ def _network_provenance(draft: _Draft, data: MeasurementSet, cluster: ClusterSpe
     }
 
 
-def _why_unused(data: MeasurementSet, cluster: ClusterSpec) -> str:
-    """What the measurements were that no fit takes."""
-    unused = left_out(data, cluster)
-    if unused:
-        return f" (not used: {'; '.join(unused)})"
-    return "; measure it with flopcast calibrate run, or give logs that have it"
-
-
 def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:
     """Measurements that no fit takes, counted, each with the reason."""
     reasons: Counter[str] = Counter()
@@ -406,8 +397,3 @@ def left_out(data: MeasurementSet, cluster: ClusterSpec) -> tuple[str, ...]:
             label = operation if item.kind == "collective" else item.kind
             reasons[f"{label} {why}"] += 1
     return tuple(f"{count} {reason}" for reason, count in reasons.items())
-
-
-def _range(multiplies: pd.DataFrame) -> tuple[float, float]:
-    flop = 2.0 * multiplies.m * multiplies.n * multiplies.k * multiplies.batch
-    return float(flop.min()), float(flop.max())

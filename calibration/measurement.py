@@ -69,7 +69,7 @@ class Measurement:
     def number(self, name: str) -> float:
         """A number of the shape. A ProfileError says that there is none of that name, or that it is no number."""
         value = self.shape.get(name)
-        if not _is_number(value):
+        if not is_number(value):
             said = "is missing" if value is None else f"= {str(value)[:40]} is no number"
             raise ProfileError(f"a measurement of {self.kind} ({_listed(self.shape)}): {name} {said}; measure it again")
         return float(value)
@@ -272,14 +272,14 @@ def _check(item: Measurement) -> Measurement:
     for name, value in (*item.shape.items(), *item.extra.items()):
         if (isinstance(value, str) and name not in REQUIRED[item.kind]) or name == "operation":
             continue
-        if not isinstance(value, bool) and not (_is_number(value) and value >= 0):
+        if not isinstance(value, bool) and not (is_number(value) and value >= 0):
             raise ValueError(f"{name} = {str(value)[:40]!r} is not a number, zero or more")
-    if not (_is_number(item.time_s) and item.time_s > 0):
+    if not (is_number(item.time_s) and item.time_s > 0):
         raise ValueError(f"time_s = {str(item.time_s)[:40]} is not a positive time")
     return item
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether a value is a number that arithmetic does not overflow with."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from flopcast_calibration.fit.kernels import NUMBER_BYTES, gemm_times
 from flopcast_calibration.fit.solve import columns
 from flopcast_calibration.measurement import MeasurementSet
 from flopcast_calibration.points import gemm_points, link_points, memory_points
-from sim.canvas import new_figure, write_figure
+from sim.canvas import new_figure
 from sim.costs.collectives import Fabric, all_reduce
 from sim.errors import ProfileError
 from sim.network.placement import Group
@@ -23,11 +22,6 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _MEASURED, _FITTED, _LIMIT = "#000000", "#0072B2", "#999999"
 FARTHEST = 60.0
 """Residuals beyond this are drawn at the edge. [%]"""
-
-
-def draw_profile(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, path: Path) -> None:
-    """Write the figure of `profile_figure` as .png or .svg."""
-    write_figure(profile_figure(profile, cluster, data, width_in=16.0), path, 110)
 
 
 def profile_figure(profile: Profile, cluster: ClusterSpec, data: MeasurementSet, *, width_in: float = 13.5) -> Any:

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 
 from flopcast_calibration.fit.kernels import fit_alignment, fit_gemm
-from flopcast_calibration.fit.kernels import multiplies as multiplies_of_sizes
 from flopcast_calibration.fit.links import fit_all_reduce, fit_network
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, fit_to
 from flopcast_calibration.points import multiplies_of
@@ -55,7 +54,7 @@ def multiplies(folder: Path, profile: str) -> pd.DataFrame:
     flop = 2.0 * rows.m * rows.n * rows.k
     chosen = rows.gpu.str.startswith(tuple(source["gpus"])) & rows["dtype"].isin(source["dtypes"]) & ~(rows.batch > 1)
     rows = rows.assign(time_s=flop / (rows.tflops * 1e12))[chosen & (flop >= SMALLEST_MULTIPLY)]
-    return multiplies_of_sizes(*(rows[name].to_numpy(float) for name in ("m", "n", "k", "time_s")))
+    return rows[["m", "n", "k", "time_s"]].astype(float).assign(batch=1.0, layout="nn")
 
 
 def all_reduces(folder: Path, gpu: str) -> pd.DataFrame:

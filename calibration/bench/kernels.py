@@ -297,10 +297,11 @@ def gemm_shapes(quick: bool, largest_flop: float) -> Iterator[tuple[int, int, in
     hiddens = (256, 512, 1024, 2048) if quick else (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288)
     token_counts = (64, 256, 1024, 4096) if quick else (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
     for hidden in hiddens:
+        chosen = (("nt", 4 * hidden, hidden), ("nn", hidden, hidden), ("tn", hidden, 4 * hidden))  # one of each layout
         for tokens in token_counts:
             for n, k in ((hidden, hidden), (3 * hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden)):
                 for layout, shape in (("nt", (tokens, n, k)), ("nn", (tokens, k, n)), ("tn", (n, k, tokens))):
-                    if quick and (layout, n, k) not in _quick_choice(hidden):
+                    if quick and (layout, n, k) not in chosen:
                         continue
                     if 2.0 * shape[0] * shape[1] * shape[2] <= largest_flop:
                         yield (*shape, layout)
@@ -323,11 +324,6 @@ def unaligned_shapes(quick: bool) -> Iterator[tuple[int, int, int, str]]:
             yield tokens, vocabulary, 2048, "nt"
             yield tokens, 2048, vocabulary, "nn"
             yield vocabulary, 2048, tokens, "tn"
-
-
-def _quick_choice(hidden: int) -> set[tuple[str, int, int]]:
-    """One projection of each layout."""
-    return {("nt", 4 * hidden, hidden), ("nn", hidden, hidden), ("tn", hidden, 4 * hidden)}
 
 
 def scenario_shapes(scenario: Scenario) -> Iterator[tuple[int, int, int, str]]:

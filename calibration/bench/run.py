@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, product
 from pathlib import Path
+from typing import Any
 
 from flopcast_calibration.bench import kernels
 from flopcast_calibration.bench.collectives import collective_shapes, interference_shapes, together_shapes
-from flopcast_calibration.bench.kernels import Case, format_cases
+from flopcast_calibration.bench.kernels import Case
 from flopcast_calibration.bench.ranks import Task, help_along, joined, launched_job, reason_of, run_tasks
 from flopcast_calibration.bench.timing import describe, release, rotated, settle, time_call, warm_up
 from flopcast_calibration.measurement import Journal, Measurement, MeasurementSet, read_journal
 from sim.errors import ProfileError
 from sim.specs import Scenario
+from sim.specs.yaml12 import load_yaml
 
 Report = Callable[[str, int, int], None]
 """(what is being measured, done so far, in all)"""
@@ -173,75 +175,35 @@ def _measure(case: Case, device: str, journal: Journal) -> None:
     journal.add(Measurement(case.kind, case.shape, *timing, source=device))
 
 
-#: Columns of a head, beside 64 and 128: what kernels are made for, and what they pad.
-HEAD_DIMS = (32, 48, 72, 80, 96, 112, 160, 192, 256)
-
-#: Kernel, heads, groups, columns of a head and of its state: Nemotron-H 8B and 56B, Qwen3-Next, Kimi Linear.
-RECURRENT_SIZES = (
-    ("mamba2", 128, 8, 64, 128),
-    ("mamba2", 256, 8, 64, 256),
-    ("gated_delta_net", 32, 16, 128, 128),
-    ("kimi_delta_attention", 32, 32, 128, 128),
-)
+SUITE: dict[str, list[dict[str, Any]]] = load_yaml(Path(__file__).parents[1] / "facts" / "suite.yaml")
 
 
 def kernel_cases(device: str, quick: bool, scenario: Scenario | None = None) -> list[Case]:
     """Everything to measure on one device, in the precisions and with the kernels that it has."""
-    cuda = device == "cuda"
-    dtype = usual_dtype(device)
+    cuda, dtype = device == "cuda", usual_dtype(device)
     largest = 2e13 if cuda else 3e10
-    cases = [kernels.gemm_case(m, n, k, dtype, layout) for m, n, k, layout in kernels.gemm_shapes(quick, largest)]
-    if cuda:
-        cases += [kernels.gemm_case(m, n, k, dtype, layout) for m, n, k, layout in kernels.unaligned_shapes(quick)]
-    if scenario is not None:
-        cases += [kernels.gemm_case(m, n, k, dtype, layout) for m, n, k, layout in kernels.scenario_shapes(scenario)]
-    lengths = (256, 512, 1024) if not cuda else (512, 1024, 2048, 4096, 8192)
-    heads = 8 if not cuda else 32
-    cases += [kernels.bmm_case(heads, length, length, 64, dtype) for length in lengths[:3]]
-    cases += [kernels.bmm_case(heads, length, 64, length, dtype) for length in lengths[:3]]
-    cases += [
-        kernels.attention_case(heads, length, head_dim, dtype, causal, backward, backend)
-        for backend in attention_backends(device)
-        for length in lengths
-        for head_dim in ((64, 128) if cuda and not quick else (64,))
-        for causal in (True, False)
-        for backward in (False, True)
+    shapes = [
+        *kernels.gemm_shapes(quick, largest),
+        *(kernels.unaligned_shapes(quick) if cuda else ()),
+        *(kernels.scenario_shapes(scenario) if scenario is not None else ()),
     ]
-    if cuda and not quick:
-        cases += [
-            kernels.attention_case(heads, 2048, head_dim, dtype, True, backward, backend)
-            for backend in attention_backends(device)
-            for head_dim in HEAD_DIMS
-            for backward in (False, True)
-        ]
-    row_counts = (16, 256, 4096) if quick or not cuda else (16, 64, 256, 1024, 4096, 16384, 65536)
-    hiddens = (1024,) if quick else (1024, 4096)
-    cases += [
-        kernels.memory_case(name, rows, hidden, dtype)
-        for name in kernels.MEMORY_OPERATIONS
-        for rows in row_counts
-        for hidden in hiddens
-    ]
-    cases += [
-        kernels.adam_case(params) for params in ((10**5, 10**6, 10**7) if quick else (10**5, 10**6, 10**7, 10**8))
-    ]
-    cases += [kernels.launch_case(dtype), kernels.framework_case(dtype)]
-    if cuda:
-        cases.append(kernels.graph_case(dtype))
-        cases += format_cases(quick, largest)
-        cases += [
-            kernels.copy_case(2**exponent, direction)
-            for exponent in (20, 24, 28)
-            for direction in ("to_device", "to_host")
-        ]
-    if cuda and not quick:
-        cases += [
-            kernels.recurrent_case(*sizes, length, dtype, backward)
-            for sizes in RECURRENT_SIZES
-            for length in (2048, 8192, 32768)
-            for backward in (False, True)
-        ]
+    cases = [kernels.gemm_case(m, n, k, dtype, layout) for m, n, k, layout in shapes]
+    for entry in SUITE[f"{device}, quick" if quick else device]:
+        cases += _listed(entry, {"usual": (dtype,), "each": attention_backends(device)})
+    cases += kernels.format_cases(quick, largest) if cuda else ()
     return list({(case.kind, str(sorted(case.shape.items()))): case for case in cases}.values())
+
+
+def _listed(entry: dict[str, Any], words: dict[str, Sequence[Any]]) -> Iterator[Case]:
+    """All cases of an entry of the suite; `words` stand for values that the device gives."""
+    make = getattr(kernels, f"{entry['case']}_case")
+    sizes = {name: value for name, value in entry.items() if name != "case"}
+    columns = (value if isinstance(value, list) else words.get(value, (value,)) for value in sizes.values())
+    for values in product(*columns):
+        fields: dict[str, Any] = {}
+        for name, value in zip(sizes, values, strict=True):
+            fields |= dict(zip(name.split(", "), value, strict=True)) if ", " in name else {name: value}
+        yield make(**fields)
 
 
 def usual_dtype(device: str) -> str:

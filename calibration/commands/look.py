@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_and_stack, profile_data, read_profile
+from flopcast_calibration.commands.shared import SHIPPED_DATA, console, profile_and_stack, read_profile
 from sim.errors import ProfileError
 from sim.units import UNIT_NAMES, between, show_bare
 
@@ -20,10 +20,12 @@ def show(profile: str, *, png: Path | None = None, node: str | None = None) -> N
     """
     from rich.markup import escape
 
-    from sim.specs.presets import source_rows
+    from sim.specs.presets import raw_preset, source_rows
+    from sim.specs.yaml12 import load_yaml
     from sim.table import Table
 
-    data, path = profile_data(profile)
+    path = Path(profile) if profile.endswith((".yaml", ".yml")) else None
+    data = load_yaml(path) if path else raw_preset("profiles", profile)
     record = read_profile(profile)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("field", "value", "90 % interval", "source"):
@@ -48,13 +50,15 @@ def show(profile: str, *, png: Path | None = None, node: str | None = None) -> N
     if png is not None:
         from flopcast_calibration.measurement import read_journal
         from flopcast_calibration.node import measured_cluster
-        from flopcast_calibration.report import draw_profile
+        from flopcast_calibration.report import profile_figure
+        from sim.canvas import write_figure
 
         raw = (path.parent if path else SHIPPED_DATA) / record.provenance.raw_data
         if not raw.is_file():
             raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
         measured = read_journal(raw)
-        draw_profile(record, measured_cluster(measured.machine, node), measured, png)
+        figure = profile_figure(record, measured_cluster(measured.machine, node), measured, width_in=16.0)
+        write_figure(figure, png, 110)
         out.print(f"drawn: {png}")
 
 

@@ -39,16 +39,14 @@ def matters(
         columns_table(
             {
                 "number": [each.path for each in shown],
-                "value": [_shown(each.value, each.unit) for each in shown],
+                "value": [
+                    show_time(x) if unit == "s" else show(x, unit) if unit else f"{x:.4g}" for _, x, unit, _ in shown
+                ],
                 "step, with 10 % less": [f"{each.change:+.1%}" for each in shown],
             }
         )
     )
     print_("Each number is changed alone, and the plan stays. Try another value with -s NUMBER=VALUE.")
-
-
-def _shown(value: float, unit: str) -> str:
-    return show_time(value) if unit == "s" else show(value, unit) if unit else f"{value:.4g}"
 
 
 class Effect(NamedTuple):

@@ -34,15 +34,6 @@ def console() -> Any:
     return Console(highlight=False)
 
 
-def profile_data(name: str) -> tuple[dict[str, Any], Path | None]:
-    from sim.specs.presets import raw_preset
-    from sim.specs.yaml12 import load_yaml
-
-    if name.endswith((".yaml", ".yml")):
-        return load_yaml(name), Path(name)
-    return raw_preset("profiles", name), None
-
-
 def read_profile(name: str) -> Any:
     return profile_and_stack(name)[0]
 

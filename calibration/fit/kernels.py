@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,11 +30,6 @@ of memory-bound kernels : nbytes, sort, time_s.
 of fused attention : flop (that it executes), length, backward, columns (that a head is padded to), time_s.
 of launches : kernels (that do nothing to speak of, in a row), framework (through modules and autograd), time_s.
 """
-
-
-def multiplies(m: Any, n: Any, k: Any, time_s: Any, batch: Any = 1.0, layout: Any = "nn") -> Points:
-    """Measured multiplies, by default one at a time and of two row-major matrices."""
-    return pd.DataFrame({"m": m, "n": n, "k": k, "time_s": time_s, "batch": batch, "layout": layout})
 
 
 def fit_gemm(

@@ -143,6 +143,7 @@ def fit_network(
     collective = in_switch_all_reduce if always else TIMES[operation]
     ranks, per_domain, rate, nbytes, time = columns(points, *COLUMNS)
     group, nvlink_rate = Group(ranks, per_domain), node.nvlink_bandwidth_bytes_per_s
+    one_group = {"shared_efficiency": None, "job_efficiency": None, "dispatch_efficiency": None, "operations": {}}
 
     def predict(params: dict[str, float]) -> np.ndarray:
         nvlink = profile.nvlink
@@ -151,7 +152,7 @@ def fit_network(
             nvlink = nvlink.model_copy(update={"in_switch_efficiency": params["in_switch_efficiency"], **ramp})
         values = {name: params[name] for name in NETWORK}
         trees = bool(params.get("two_domain_trees", 1.0))
-        network = _one_group(profile.network, values | {"two_domain_trees": trees})
+        network = profile.network.model_copy(update=values | {"two_domain_trees": trees} | one_group)
         return np.asarray(collective(nbytes, group, Fabric(nvlink, network, nvlink_rate, rate)))
 
     # Which algorithm is the fastest changes with the values, and with it what decides: there are several valleys.
@@ -217,9 +218,3 @@ def fit_shared(points: pd.DataFrame, node: NodeSpec, profile: Profile, operation
         return np.asarray(TIMES[operation](nbytes, group, fabric))
 
     return fit_to(predict, time, {"shared_efficiency": prior})
-
-
-def _one_group(network: LinkParams, values: dict[str, float | bool]) -> LinkParams:
-    """The link with these values for every operation, one group on it at a time."""
-    unknown = {"shared_efficiency": None, "job_efficiency": None, "dispatch_efficiency": None, "operations": {}}
-    return network.model_copy(update=values | unknown)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from flopcast_calibration.measurement import Measurement, Shape
-from flopcast_calibration.readers.log import Source
 from flopcast_calibration.readers.names import NOT_READ, OPERATIONS, known_name
 from sim.errors import ProfileError, nearest
 
@@ -30,13 +29,6 @@ def collective(name: str) -> str:
     if found in NOT_READ:
         raise ProfileError(f"no profile has a place for {found}; give one of {', '.join(BUS_FACTOR)}")
     return found
-
-
-def unnamed(source: Source) -> ProfileError:
-    """What is wrong with a file that does not say which collective it is of."""
-    return ProfileError(
-        f"{source.path} does not say which collective it timed; name it (--operation): {', '.join(BUS_FACTOR)}"
-    )
 
 
 class Layout(NamedTuple):

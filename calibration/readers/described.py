@@ -353,8 +353,10 @@ def _by_count(row: Row, model: Data) -> Data:
 def _plan(row: Row, framework: str, model: Mapping[str, Any], stated: Mapping[str, Any], inferred: list[str]) -> Data:
     """The layout that the short columns give."""
     found = _short(row if model.get("num_experts") else {**row, "ep": ""}, "plan")
-    if "recompute" in found:
-        found["recompute"] = _recompute(found["recompute"], framework, inferred)
+    habits = layouts_of(framework) if framework in preset_names("frameworks") else {}
+    if found.get("recompute") == "selective" and "selective_is" in habits:
+        found["recompute"] = habits["selective_is"]
+        inferred.append(f"recompute {found['recompute']}: what the framework calls selective ({habits['source']})")
     if row.get("offloaded_layers") == "all":
         found["offloaded_layers"] = model.get("num_layers", 0)
     if row.get("num_gpus"):
@@ -381,12 +383,3 @@ def _replicas(row: Row, plan: Mapping[str, Any]) -> int:
     if dp * model_parallel != gpus:
         raise Unmodelled(f"tp · cp · pp · dp = {dp * model_parallel} is not num_gpus = {gpus}")
     return dp
-
-
-def _recompute(said: str, framework: str, inferred: list[str]) -> str:
-    """What is recomputed where a framework calls it so."""
-    habits = layouts_of(framework) if framework in preset_names("frameworks") else {}
-    if said == "selective" and "selective_is" in habits:
-        said = habits["selective_is"]
-        inferred.append(f"recompute {said}: what the framework calls selective ({habits['source']})")
-    return said

@@ -67,7 +67,9 @@ def read_measurements(
         return TEXTS[found[0]][1](source)
     if table.looks_like(source.text) or path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
         return table.read(source)
-    raise ProfileError(f"{path} {_described(source)}; {_offer()}")
+    first = next(line.strip() for line in source.text.splitlines() if line.strip())
+    what = _known(source.text) or f"is of no format that is read; it begins with {first[:60]!r}"
+    raise ProfileError(f"{path} {what}; {_offer()}")
 
 
 def _is_journal(text: str) -> bool:
@@ -97,11 +99,6 @@ def _known(text: str) -> str | None:
     """What a file looks like that is not read."""
     what = next((what for pattern, what in FACTS["not_read"].items() if re.search(pattern, text, re.MULTILINE)), None)
     return None if what is None else f"looks like output {what}" if what.startswith("of ") else f"looks like {what}"
-
-
-def _described(source: Source) -> str:
-    first = next(line.strip() for line in source.text.splitlines() if line.strip())
-    return _known(source.text) or f"is of no format that is read; it begins with {first[:60]!r}"
 
 
 def _offer() -> str:

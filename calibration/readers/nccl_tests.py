@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flopcast_calibration.measurement import Measurement
-from flopcast_calibration.readers.collectives import Layout, collective, measured, unnamed
+from flopcast_calibration.readers.collectives import BUS_FACTOR, Layout, collective, measured
 from flopcast_calibration.readers.log import Log, Reading, Source, listed, without_prefix
 from flopcast_calibration.readers.names import NOT_READ, known_name, names_in
 from sim.errors import ProfileError
@@ -237,7 +237,9 @@ def _operation(reading: Reading, run: _Run) -> str:
         return own
     name = asked or run.program or next(iter(names_in(source.path.name)), None)
     if name is None:
-        raise unnamed(source)
+        raise ProfileError(
+            f"{source.path} does not say which collective it timed; name it (--operation): {', '.join(BUS_FACTOR)}"
+        )
     return known_name(name) or collective(name)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flopcast_calibration.measurement import REQUIRED, Measurement, Shape
+from flopcast_calibration.measurement import REQUIRED, Measurement, Shape, is_number
 from flopcast_calibration.readers.collectives import BUS_FACTOR, collective
 from flopcast_calibration.readers.log import Log, Reading, Source, positive, read_source
 from flopcast_calibration.readers.names import (
@@ -257,7 +257,7 @@ def check_shape(source: Source, where: str, kind: str, shape: Shape) -> None:
         raise ProfileError(f"{where}: a {kind} measurement needs {', '.join(absent)}")
     wanted = (*REQUIRED[kind], "batch", "num_nodes", "groups")
     numbers = [name for name in wanted if name in shape and name != "operation"]
-    wrong = [name for name in numbers if not _counts(shape[name])]
+    wrong = [name for name in numbers if not is_number(shape[name]) or shape[name] <= 0 or shape[name] % 1]
     if wrong:
         raise ProfileError(f"{where}: {wrong[0]} = {shape[wrong[0]]!r} is not a positive number")
     shape.update({name: int(shape[name]) for name in numbers})
@@ -284,10 +284,6 @@ def _check_collective(where: str, shape: Shape) -> None:
         raise ProfileError(f"{where}: one rank communicates with nobody; leave the row out")
     if float(shape.get("num_nodes", 1)) > float(shape["num_ranks"]):
         raise ProfileError(f"{where}: {shape['num_nodes']} nodes are more than {shape['num_ranks']} ranks")
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0 and value == int(value)
 
 
 def row_time(

@@ -261,7 +261,10 @@ def read_run(
             run = replace(run, inferred=(*run.inferred, NO_CONVENTION))
         first = run.choices[0]
         run = replace(run, precision=precision or first.training.precision, dense=not first.model.num_experts)
-        _check_measurement(run, first)
+        seconds = run.step_time_s(first)
+        if not STEP_TIMES[0] <= seconds <= STEP_TIMES[1]:
+            stated = f"measured_value = {run.measured:g} {run.unit}"
+            raise Unmodelled(f"{stated} makes a step of {seconds:.2g} s; check value and unit")
     except (Unmodelled, FlopcastError) as error:
         return replace(run, choices=(), files=(), inferred=(), skipped=reason(error))
     return run
@@ -279,14 +282,6 @@ def reason(error: Exception) -> str:
     """An error as the reason in a table: one line of bounded length, whatever a cell held."""
     text = " ".join(str(error).split())
     return text if len(text) <= 400 else f"{text[:300]} …"
-
-
-def _check_measurement(run: Run, scenario: Scenario) -> None:
-    seconds = run.step_time_s(scenario)
-    if not STEP_TIMES[0] <= seconds <= STEP_TIMES[1]:
-        raise Unmodelled(
-            f"measured_value = {run.measured:g} {run.unit} makes a step of {seconds:.2g} s; check value and unit"
-        )
 
 
 def _known_scenarios(row: Row, profile: str | Mapping[str, Any] | None, known: dict[Any, Any]) -> dict[str, Any]:

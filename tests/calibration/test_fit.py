@@ -62,7 +62,7 @@ def multiplies(truth, noise=0.0, seed=1):
     k = np.round(2 ** rng.uniform(6, 14, 400))
     gemm = PROFILE.gemm.replace(**truth, alignment={})
     time = gemm_time(m, n, k, 1.0, "fp16", 2.0, A100, gemm, 0.85) * np.exp(noise * rng.standard_normal(400))
-    return kernels.multiplies(m, n, k, time)
+    return pd.DataFrame({"m": m, "n": n, "k": k, "time_s": time, "batch": 1.0, "layout": "nn"})
 
 
 def reduces(truth, noise=0.0, seed=1):
@@ -133,7 +133,8 @@ def test_unaligned_multiplies_set_the_rates_of_the_bounds_that_they_meet():
     rng = np.random.default_rng(2)
     aligned = 64 * rng.integers(4, 128, (60, 3))
     m, n, k = np.concatenate([aligned, aligned[:20] - [0, 0, 62], aligned[20:40] - [0, 63, 0]]).T
-    points = kernels.multiplies(m, n, k, 0.0, layout=np.repeat(["nn", "nt", "nn"], (60, 20, 20)))
+    layouts = np.repeat(["nn", "nt", "nn"], (60, 20, 20))
+    points = pd.DataFrame({"m": m, "n": n, "k": k, "batch": 1.0, "layout": layouts})
     points = points.assign(time_s=gemm_times(points, A100, "fp16", gemm, 0.85))
     met = bounds_met(points, 2.0, bounds)
     assert set(met) == set(truth)
