@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from facts import wrong_facts
-from grammars.writing import SMALL, with_keys
+from grammars.writing import BASES, SMALL, with_keys
 from rows import rows
 
 from sim.errors import SpecError
@@ -23,8 +23,9 @@ def imported(name, more):
         {"kind": name, "data": SMALL[name], "given": {"cluster": "superpod-h100", "gpus": 8}} if name in SMALL else {}
     )
     group = {"name": "c.json", "kind": None, "given": {}, "text": "", **small, **GROUPS[name]}
-    if "data" in group:
-        text = json.dumps(with_keys(group["data"], more))
+    data = BASES.get(group.get("base"), group.get("data"))
+    if data is not None:
+        text = json.dumps(with_keys(data, more))
     else:
         text = group["text"] + ("\n" if "\n" in group["text"] else " " * bool(group["text"])) + more
     return import_text(text, group["name"], Given(**group["given"]), kind=group["kind"])

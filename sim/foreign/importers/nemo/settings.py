@@ -68,8 +68,8 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     a rule, or one that only running code knows."""
     ledger, known = file.ledger, table(kind)
     keys = flat_keys(_set_only(settings, known["off"]), file, kind)
-    _sequence(keys)
     recipe = Recipe(keys, file)
+    recipe.follow(known.get("checks", ()))
     recipe.take_settings(known["settings"])
     spelled = dict[str, str]()
     arguments = Arguments(_words(keys, known, spelled), Ledger(ledger.where))
@@ -129,19 +129,6 @@ def _set_only(settings: Mapping[str, Any], off: Mapping[str, Any], path: str = "
         elif value is not None and not (value is False and f"{path}{key}" in off):
             left[key] = value
     return left
-
-
-def _sequence(keys: Keys) -> None:
-    """Refuse sequences of two lengths, as Megatron-Bridge does (src/megatron/bridge/training/config.py, validate); a
-    data set's by MCore's name is the same field, which was set later."""
-    names = [name for name in ("dataset.sequence_length", "dataset.seq_length") if name in keys]
-    said, model = keys.raw(names[0]) if names else None, keys.raw("model.seq_length")
-    if isinstance(said, int) and isinstance(model, int) and said != model:
-        raise keys.ledger.error(
-            f"model.seq_length {model} is not {names[0]} {said}, which Megatron-Bridge refuses; set both"
-        )
-    if len(names) > 1:
-        keys.replace("dataset.seq_length", keys.take("dataset.sequence_length")[1])
 
 
 def _words(keys: Keys, known: Mapping[str, Any], spelled: dict[str, str]) -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.foreign.importers.keys import NotKnown
-from sim.foreign.importers.sources import DEEPEST
 
 CALLED = "()"
 """The setting that holds which class or function made an object: `optimizer.()` of `optimizer=Muon(lr=1)`."""
@@ -102,11 +101,9 @@ class MadeBy(str):
     module: str
 
 
-def settings_of(value: Any, depth: int = 0) -> Any:
+def settings_of(value: Any) -> Any:
     """A value as nested settings: objects as mappings, with `()` for who made them and 0, 1, ... for arguments without
     a name."""
-    if depth > DEEPEST:
-        return None
     if isinstance(value, Made):
         if value.blank:
             return NotKnown("another file says it", value.line)
@@ -114,12 +111,12 @@ def settings_of(value: Any, depth: int = 0) -> Any:
         if value.name:
             made[CALLED] = MadeBy(value.last)
             made[CALLED].line, made[CALLED].module = value.line, value.name.rpartition(".")[0]
-        made |= {str(at): settings_of(each, depth + 1) for at, each in enumerate(value.args)}
-        return made | {key: settings_of(each, depth + 1) for key, each in value.fields.items()}
+        made |= {str(at): settings_of(each) for at, each in enumerate(value.args)}
+        return made | {key: settings_of(each) for key, each in value.fields.items()}
     if isinstance(value, dict):
-        return {str(key): settings_of(each, depth + 1) for key, each in value.items()}
+        return {str(key): settings_of(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [settings_of(each, depth + 1) for each in value]
+        return list(map(settings_of, value))
     if isinstance(value, Imported):
         return value.last
     if isinstance(value, (Function, Class)):
@@ -127,24 +124,19 @@ def settings_of(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def holds_object(value: Any, depth: int = 0) -> bool:
+def holds_object(value: Any) -> bool:
     """Whether a value is an object, or a list or mapping that holds one."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return isinstance(value, Made) or (depth < DEEPEST and any(holds_object(each, depth + 1) for each in parts))
+    return isinstance(value, Made) or any(map(holds_object, parts))
 
 
-def copied(value: Any, depth: int = 0) -> Any:
+def copied(value: Any) -> Any:
     """A value that shares no object, list or mapping with the one it was copied from."""
-    if depth > DEEPEST:
-        return value
     if isinstance(value, Made):
-        fields = {key: copied(each, depth + 1) for key, each in value.fields.items()}
-        return Made(value.name, value.line, copied(value.args, depth + 1), fields)
+        return Made(value.name, value.line, copied(value.args), copied(value.fields))
     if isinstance(value, dict):
-        return {key: copied(each, depth + 1) for key, each in value.items()}
-    if isinstance(value, list):
-        return [copied(each, depth + 1) for each in value]
-    return value
+        return {key: copied(each) for key, each in value.items()}
+    return list(map(copied, value)) if isinstance(value, list) else value
 
 
 def nested(settings: Mapping[str, Any], line: int) -> dict[str, Any]:

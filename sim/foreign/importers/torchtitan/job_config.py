@@ -59,11 +59,9 @@ def take_pipeline(plan: Section, local: int, keys: Keys, shape: dict[str, Any]) 
     if plan["pp"] == 1:
         plan.took("microbatch_size", local, "local_batch_size")
         return
-    name = keys.text("parallelism.pipeline_parallel_schedule") or keys.text("experimental.pipeline_parallel_schedule")
+    name = keys.text("parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule")
     of_micro = keys.whole("parallelism.pipeline_parallel_microbatch_size")
-    number = keys.whole("experimental.pipeline_parallel_microbatches") or keys.whole(
-        "parallelism.pipeline_parallel_microbatches"
-    )
+    number = keys.whole("experimental.pipeline_parallel_microbatches", "parallelism.pipeline_parallel_microbatches")
     known = table(KIND)["schedules"].get((name or "1F1B").lower())
     if known is None:
         raise plan.ledger.error(f"pipeline_parallel_schedule {short(name)!r} is not modelled")
