@@ -104,30 +104,6 @@ def take_blocks(recipe: Recipe, hybrid: bool) -> None:
             plan.took("num_chunks", len(stages) // plan["pp"], f"--{name}")
 
 
-def take_experts(recipe: Recipe) -> None:
-    """Take experts into the model, and how GPUs share them into the plan. Raises SpecError: a value that breaks a rule,
-    experts whose width is not known, or DeepSpeed's own."""
-    arguments, known = recipe.keys, table("megatron")
-    own = any(name in arguments for name in known["deepspeed_experts"])
-    own |= "deepspeed" in arguments and "moe-router-topk" not in arguments and "num-experts" in arguments
-    if not own or arguments.raw("moe-model-type") == ["megatron_moe"]:
-        recipe.read("experts")
-    elif {*arguments.words("num-experts", "ds-num-experts")} - {"1"}:
-        raise recipe.refused(
-            "--num-experts is of DeepSpeed's own mixtures of experts, whose layers are not read; describe the model "
-            "in a scenario (model: {num_experts: 16, mlp_layer_types: [dense, sparse], ...})"
-        )
-
-
-def first_layers(recipe: Recipe) -> None:
-    """Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers (deepseek_v2/transformer_layer.py)."""
-    first = recipe.keys.raw("moe-layer-freq") or ["1"]
-    if recipe.known["counted"] == "--num-shared-experts" and first[0].isdigit():
-        recipe.keys.take("moe-layer-freq")
-        why = "--moe-layer-freq: Pai-Megatron-Patch's DeepSeek has an MLP in so many first layers"
-        recipe.model.took("num_dense_layers", int(first[0]), why)
-
-
 def layers_with_experts(recipe: Recipe) -> None:
     """Which layers have experts: by a frequency or a list, behind MindSpeed's first dense layers."""
     arguments, model = recipe.keys, recipe.model
@@ -241,7 +217,7 @@ def read_model(recipe: Recipe, hybrid: bool = False) -> None:
     recipe.read("dropout")
     read_vocabulary(arguments, model, recipe.plan["tp"])
     recipe.read("latent")
-    take_experts(recipe)
+    recipe.read("mixture")
     recipe.known["of_blocks"] = "none" in (*model.get("layer_types", ()), *model.get("mlp_layer_types", ()))
     recipe.read("modules")
 

@@ -10,7 +10,7 @@ from sim.errors import SpecError
 from sim.foreign.importers.defaults import replicas, take_optimizer
 from sim.foreign.importers.keys import Arguments, Keys, flat, table
 from sim.foreign.importers.ledger import short
-from sim.foreign.importers.megatron.model import first_layers, layers_with_experts
+from sim.foreign.importers.megatron.model import layers_with_experts
 from sim.foreign.importers.pipeline_layouts import layers_of_ranks, layout_of
 from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.shell.script import Files
@@ -120,7 +120,6 @@ STEPS = {
     "layout": _layout,
     "idle": _idle,
     "ends": _ends,
-    "first_layers": first_layers,
     "layers": layers_with_experts,
 }
 """What rows call by `step`."""
