@@ -2,15 +2,18 @@
 
 import pytest
 
+from sim.work.layers import deal_stages
 from sim.work.sums import total_params
 
 
 def fact(scenario, name):
-    """A field by its dotted name; `parameters` and `gpus` are counted."""
+    """A field by its dotted name; `parameters` and `gpus` are counted, and `stages` are layers of each."""
     if name == "parameters":
         return total_params(scenario.model)
     if name == "gpus":
         return scenario.plan.num_gpus
+    if name == "stages":
+        return [stage.num_layers for stage in deal_stages(scenario.model, scenario.plan)]
     value = scenario
     for part in name.split("."):
         value = getattr(value, part)
