@@ -5,11 +5,11 @@ Times are averages over the pipeline ranks, so every second of every GPU is coun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.engines import Timeline
+from sim.engines import Timeline, run
 from sim.engines.program import classes_of, slowed_at_visits
 from sim.schedules.actions import W
 from sim.units import show_time
@@ -84,6 +84,15 @@ def break_down(timeline: Timeline) -> Breakdown:
     seconds["pipeline_bubble"] = idle - waiting
     # Rounding may leave a part a hair below nothing.
     return Breakdown({cause: max(value, 0.0) for cause, value in seconds.items()})
+
+
+def waiting_for_sends(timeline: Timeline) -> float:
+    """Part of the pipeline bubble that would be gone if sends between pipeline ranks took no time.  [s]"""
+    costs = timeline.program.costs
+    none = np.zeros_like(costs.send_forward_s)
+    at_once = run(replace(timeline.program, costs=replace(costs, send_forward_s=none, send_backward_s=none)))
+    bubbles = [break_down(each).seconds["pipeline_bubble"] for each in (timeline, at_once)]
+    return max(bubbles[0] - bubbles[1], 0.0)
 
 
 def _busy_seconds(timeline: Timeline, exposed: float) -> dict[str, float]:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sim.breakdown import CAUSES
+from sim.breakdown import CAUSES, waiting_for_sends
 from sim.estimate import Estimate
 from sim.report import facts as say
 from sim.report.terminal import assumptions, bars_table, block, indented, remarks, title
@@ -134,6 +134,9 @@ def compare_view(
         left, right = first.breakdown.seconds[cause], second.breakdown.seconds[cause]
         if max(left / first.step_time_s, right / second.step_time_s) >= say.SMALLEST:
             row(cause.replace("_", " "), left, right, "time")
+            if cause == "pipeline_bubble":
+                left, right = waiting_for_sends(first.timeline), waiting_for_sends(second.timeline)
+                row("  of it for sends", left, right, "time")
     names = [first.scenario.name, second.scenario.name]
     if names[0] == names[1]:
         names = [f"{name} with {', '.join(said)}" if said else name for name, said in zip(names, own, strict=True)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim import estimate, load_scenario
+from sim.breakdown import waiting_for_sends
 from sim.commands.estimate import split_scenario
 from sim.report.terminal import console
 from sim.report.text import clear_words, compare_view, field_words
@@ -53,6 +54,17 @@ def test_only_inputs_that_differ_are_listed():
     assert printed(ask(), ask()).rstrip().endswith("nothing")
     assert field_words("cluster.inter_node_bandwidth_bytes_per_s", 25e9) == "200 Gbit/s"
     assert field_words("plan.recompute_modules", []) == field_words("plan.x", None) == "–"
+
+
+def test_what_sends_take_of_the_bubble_is_what_it_loses_without_them():
+    fast = ask("plan.num_chunks=2", "plan.schedule=interleaved", "stack.overlap_p2p=true")
+    settings = ("plan.num_chunks=2", "plan.schedule=interleaved", "stack.overlap_p2p=true")
+    slow = ask(*settings, "cluster.inter_node_bandwidth=10 Gbit/s")
+    bubbles = [each.breakdown.seconds["pipeline_bubble"] for each in (fast, slow)]
+    sends = [waiting_for_sends(each.timeline) for each in (fast, slow)]
+    assert sends[1] > sends[0] > 0.0
+    assert bubbles[1] - sends[1] == pytest.approx(bubbles[0] - sends[0])
+    assert "of it for sends" in printed(fast, slow)
 
 
 def test_files_with_overrides_of_their_own(tmp_path, monkeypatch):
