@@ -36,7 +36,7 @@ TOP = 10
 """Plans that are shown unless more or fewer are asked for."""
 SPACE = Fills(
     run,
-    *("scenario", "top", "confirm", "context", "experts", "fixed", "export_to", "progress", "require_fit"),
+    *("scenario", "top", "confirm", "fixed", "export_to", "progress", "require_fit"),
     gpus=Opt(read=lambda words, _: opt.read_range(words), help="Number of GPUs, such as 1024, or a range: 64..4096."),
     memory_limit_bytes=Opt(
         "--memory-limit",

@@ -56,9 +56,7 @@ def proof_of(result: SearchResult) -> list[str]:
     plan = f"plan under {priced_schedules(result.space)}{even if stages is None else stages.others}"
     if not runs:
         proven = f"no {plan} fits"
-    elif gap is None:
-        proven = f"a {plan} that was not priced may be better than the best {ran}"
-    elif gap == 0.0:
+    elif not gap:
         proven = f"no other {plan} can be better than the best {ran}"
     else:
         proven = f"another {plan} may be up to {gap:.2%} better than the best {ran}"

@@ -225,9 +225,9 @@ def _too_large(result: SearchResult, fields: Fields) -> Ints:
     again = "recompute" in fields and not agrees("recompute", "none", fields["recompute"])
     everything = again or any(name in fields for name in SAVING[1:])
     free = {name: value for name, value in fields.items() if name not in SAVING}
-    rows, categories = result.space.masks(free, result.space.categories)
-    plain = np.array([each.recompute == "none" for each in result.space.categories]) & categories
-    plain = np.append(plain, np.zeros(len(result.categories) - len(plain), dtype=bool))
+    rows, plain = result.space.masks(free, result.categories)
+    plain &= [each.recompute == "none" for each in result.categories]
+    plain[len(result.space.categories) :] = False  # for which room was made
     return np.flatnonzero(rows[result.prices.row] & plain[result.prices.category] & (everything | ~result.fits))
 
 
