@@ -362,7 +362,7 @@ def _shape(section: SectionReference) -> Schema:
 
 
 def _preset(kind: str) -> Schema:
-    names = preset_names(kind)
+    names = list(preset_names(kind))
     if kind == "models":  # or as Hugging Face has it, or a file
         return {"anyOf": [{"enum": names}, {"type": "string", "pattern": "[/.]"}]}
     return {"enum": sorted({*names, *framework_names(titles=True)}) if kind == "stacks" else names}

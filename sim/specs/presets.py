@@ -118,7 +118,7 @@ def rates_by_name(gpu: GpuSpec, table: dict[str, Any] | None = None) -> list[Rat
 def _attention_like(gpu: GpuSpec, like: Mapping[str, Any]) -> dict[str, Any]:
     """Rates of a measured GPU's attention kernels at this GPU's own ratio of matrix units to all others."""
     if "fp32" not in gpu.peak_flop_per_s:
-        named = (name for name in _names("gpus") if raw_preset("gpus", name).get("name") == gpu.name)
+        named = (name for name in preset_names("gpus") if raw_preset("gpus", name).get("name") == gpu.name)
         file = next((f"sim/presets/gpus/{name}.yaml" for name in named), "the file that describes it")
         raise SpecError(
             f"{gpu.name} states no peak in fp32 (cluster.node.gpu.peak.fp32), from which the speed of attention "
@@ -148,15 +148,11 @@ PRICES = _ROOT / "prices.yaml"
 KINDS = ("gpus", "nodes", "clusters", "models", "frameworks", "stacks", "profiles")
 
 
-def preset_names(kind: str) -> list[str]:
+@cache
+def preset_names(kind: str) -> tuple[str, ...]:
     """Names of the shipped presets of one kind: one of KINDS."""
     if kind not in KINDS:
         raise SpecError(f"unknown kind of preset {kind!r}{nearest(kind, KINDS)}")
-    return list(_names(kind))
-
-
-@cache
-def _names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (_ROOT / kind).glob("*.yaml")))
 
 
@@ -293,7 +289,7 @@ def model_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     Raises SpecError: there is no such model, or the file cannot be read.
     """
-    if name in _names("models"):
+    if name in preset_names("models"):
         return _preset("models", name), ()
     if name.endswith((".yaml", ".yml")):
         said = _of_file("model", Path(name))

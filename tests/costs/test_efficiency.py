@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs.compute import ComputeModel, attention_efficiency, clock_gain, gemm_time
+from sim.costs.compute import ComputeModel, clock_gain, gemm_time
 from sim.specs import GpuSpec, Profile, load_preset, preset_names
 from sim.work.attention import padded_head
 from sim.work.operations import Cause, Kernel, Phase
@@ -122,23 +122,6 @@ def test_random_numbers_of_dropout_take_what_attention_with_it_took_longer():
     core, drawn = (Kernel("flash", Cause.ATTENTION, "attention", n=64, k=64, length=1024, draws=n) for n in (0, scores))
     compute = model(H100, PROFILES["h100"])
     assert 24 * 2 * (kernel_s(compute, drawn) - kernel_s(compute, core)) == pytest.approx(7.84e-3 - 5.3e-3, rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["b200", "b300"])
-def test_flash_attention_2_has_no_kernel_for_blackwell(name):
-    """prime-rl on eight B200: 131,072 tokens a GPU of Qwen3 4B in sequences of 65,536 take 39.6 s, of which 1.14e16 FLOP of
-    attention (forward twice, backward once) take 36; cuDNN's takes a quarter of that."""
-    attention, peak = PROFILES[name].attention, 2250e12
-
-    def seconds(version):
-        forward, backward = (
-            attention_efficiency(65_536, share, attention.half_length) * attention.speed(version) * peak
-            for share in (attention.forward_efficiency, attention.backward_efficiency)
-        )
-        return 1.14e16 * (2 / 4.5 / forward + 2.5 / 4.5 / backward)
-
-    assert seconds("2") == pytest.approx(36.0, rel=0.25)
-    assert seconds("3") < seconds("2") / 4
 
 
 CLOCK = PROFILES["h200"].clock

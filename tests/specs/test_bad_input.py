@@ -253,19 +253,6 @@ def test_missing_file_hints_at_a_near_one(monkeypatch):
         load_scenario("gpt-1t-3072-a10.yaml")
 
 
-def test_what_was_left_open_is_stated():
-    scenario = build_scenario(
-        {
-            "model": "gpt3-175b",
-            "cluster": "selene",
-            "plan": {"tp": 8, "pp": 16},
-            "training": {"global_batch_size": 16, "sequence_length": 2048},
-        }
-    )
-    assert any("no stack was named" in line for line in scenario.assumed)
-    assert any("no profile was named: a100" in line for line in scenario.assumed)
-
-
 OWN_CARD = {
     "name": "RTX-9000-96GB",
     "memory": "96 GB",
