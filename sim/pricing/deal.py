@@ -11,6 +11,7 @@ experts): of parameters as of the groups that move them.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -176,12 +177,6 @@ def _parts_of(model: ModelSpec, ends: tuple[int, int], number: int, fullest: boo
     return np.stack([counts[0], middle, counts[-1], longer]), (first_block(stages[1 % number]), first_block(stages[-1]))
 
 
-def layers_before(model: ModelSpec) -> Ints:
-    """How many layers of each kind the model's first layers are; (kinds, layers + 1)."""
-    kinds = np.array([[each == kind for each in model.kind_of_layer] for kind in model.layer_kinds], dtype=np.int64)
-    return np.concatenate([np.zeros((len(kinds), 1), dtype=np.int64), kinds.cumsum(axis=1)], axis=1)
-
-
 def dealt_layers(model: ModelSpec, plan: ParallelPlan) -> int:
     """Layers that are dealt to stages, embedding and head counted where the plan says so."""
     return model.num_layers + plan.embedding_as_layer + plan.head_as_layer
@@ -194,9 +189,9 @@ def stages_alike(model: ModelSpec, plan: ParallelPlan, pp: int, num_chunks: int)
     layers, rest = divmod(dealt_layers(model, plan), pp * num_chunks)
     if rest:
         return False
-    starts = layers * np.arange(1, pp * num_chunks) - int(plan.embedding_as_layer)
-    held = np.diff(layers_before(model)[:, starts], axis=1)
-    return bool((held == held[:, :1]).all())
+    starts = (layers * stage - plan.embedding_as_layer for stage in range(1, pp * num_chunks - 1))
+    first, *others = (Counter(model.kind_of_layer[start : start + layers]) for start in starts)
+    return all(each == first for each in others)
 
 
 def longer_ranks(layers: int, pp: Ints) -> Ints:

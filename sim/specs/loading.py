@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -197,26 +198,24 @@ def _settled_datasheet(profile: Mapping[str, Any], gpu: GpuSpec, assumed: list[s
     stated = {key: value for key, value in profile.items() if key != "preset"}
     settled = Profile.read(laid_over(presets.datasheet_profile(gpu), stated), "profile")
     by_name = presets.rates_by_name(gpu)
-    settled_otherwise = {f"{each.section}.max_efficiency" for each in by_name} | set(flat(stated))
+    own = set(flat(stated))
+    settled_otherwise = {f"{each.section}.max_efficiency" for each in by_name} | own
     by_power = gpu.max_power_w is not None and "gemm.max_efficiency" not in settled_otherwise
 
-    def share(value: float, *path: str) -> str:
-        return f"{value:.0%}{' (as stated)' if '.'.join(path) in flat(stated) else ''}"
+    def share(path: str) -> str:
+        return f"{attrgetter(path)(settled):.0%}{' (as stated)' * (path in own)}"
 
-    gemm, attention = settled.gemm.max_efficiency, settled.attention
     assumed.append(
         f"no measured profile of {gpu.name} is used (profile datasheet). Peaks and bandwidths are its datasheet's. "
         "It is assumed to reach the shares of them that other GPUs reach. Of peak, that is "
-        f"{share(gemm, 'gemm', 'max_efficiency')} in multiplies{' (by its power)' * by_power}, "
-        f"{share(attention.forward_efficiency, 'attention', 'forward_efficiency')} in attention's forward and "
-        f"{share(attention.backward_efficiency, 'attention', 'backward_efficiency')} in its backward. Of bandwidths, "
-        f"it is {share(settled.memory.efficiency, 'memory', 'efficiency')} in memory, "
-        f"{share(settled.nvlink.efficiency, 'nvlink', 'efficiency')} in a node and "
-        f"{share(settled.network.efficiency, 'network', 'efficiency')} between nodes"
+        f"{share('gemm.max_efficiency')} in multiplies{' (by its power)' * by_power}, "
+        f"{share('attention.forward_efficiency')} in attention's forward and {share('attention.backward_efficiency')} "
+        f"in its backward. Of bandwidths, it is {share('memory.efficiency')} in memory, {share('nvlink.efficiency')} "
+        f"in a node and {share('network.efficiency')} between nodes"
     )
     for each in by_name:
         field = f"{each.section}.{next(iter(each.values))}"
-        if field not in flat(stated):
+        if field not in own:
             assumed.insert(0, f"{each.said} (profile.{field} states another rate)")
     if gpu.max_power_w is None:
         assumed.insert(
