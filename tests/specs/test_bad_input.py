@@ -10,151 +10,19 @@ from rows import rows
 
 from sim import build_scenario, load_scenario
 from sim.errors import FlopcastError, SpecError
-from sim.specs.yaml12 import dump_yaml, parse_yaml
+from sim.specs.yaml12 import dump_yaml, load_yaml, parse_yaml
 
 MAIN = Path(__file__).parents[2] / "scenarios" / "gpt-1t-3072-a100.yaml"
-EXPERTS = MAIN.with_name("qwen3-235b-a22b-256-h100.yaml")
-# What is set in a scenario | parts of what is said then, in order.
-OF_A_GPT = """
-plan.tpp=4 | unknown field 'tpp'; did you mean 'tp'?
-stack.routing_launches=60 | unknown field 'routing_launches'; … write fused_router instead
-cluster.oversubscription=2 | unknown field 'oversubscription'; write network.levels.NAME.oversubscription
-training.global_batch_size=10000000000 | global_batch_size = 10000000000: should be less than or equal
-cluster.network.leaf.oversubscription=2 | network.leaf: unknown field 'leaf'; choose from levels
-cluster.network.levels.core.oversubscription=2 | the last level has no cables up; state it on the level below, levels.spine
-'cluster.max_power=1 kW' | unknown field 'max_power'; write node.max_power or node.gpu.max_power
-'cluster.node.pcie_bandwidth=32 GB/s' | write nvlink_bandwidth, which on a node with nvlink_topology: pcie
-plan.tp=7 | plan.tp = 7 must divide model.num_heads = 160; nearest that does: 8
-plan.num_chunks=3 | = 64 · 3 = 192 must divide the 128 layers; nearest that does: 128
-plan.uneven_layers=true plan.num_chunks=3 | 128 layers cannot fill … = 192 stages; lower plan.num_chunks
-plan.schedule=modular plan.pp=60 | 'modular' holds one layer a stage … set plan.num_chunks to 3
-plan.schedule=modular plan.pipeline_layout=E(t|)*125tttL plan.pp=63 plan.num_chunks=2 | 'modular' holds one layer a stage … 126 stages for 128 layers; leave it out, or set plan.schedule to
-plan.offloaded_layers=4 cluster.node.host_link_bandwidth=null | needs to know the host, but node … has no host_link_bandwidth; add
-plan.offloaded_layers=200 | exceeds the 128 layers; lower it to 128
-plan.pp=1 plan.num_chunks=2 | num_chunks to 1 with schedule 1f1b: on one rank only breadth_first and
-stack.flash_version=5 | should be '1', '2', '3', '4', 'cudnn', 'efficient' or 'flex'
-'profile.gemm.measured=[1, 2]' | measured.0: 1 has no unit; write an amount of compute
-training.global_batch_size=1000 | must be a multiple of … = 6; nearest: 1002
-plan.dp=16 | needs tp · pp · dp = 8 · 64 · 16 = 8192 GPUs, but cluster 'selene' has 4480; lower plan.dp to 8 … a search … -s plan=
-training.sequence_length=4096 | exceeds the model's 2048 learned positions
-plan.tp=eight | plan.tp = 'eight': should be a valid integer
-stack.dispatcher_sms=1000 | stack.dispatcher_sms = 1000 exceeds the 108 multiprocessors of A100-SXM4-80GB
-plan.recompute=ful | plan.recompute = 'ful': should be 'none', 'selective', 'per_op' or 'full'
-'stack.attention={7: 1}' | attention: the key 7 is no name of a field
-'cluster.node.gpu.memory=80 Gb' | may be bytes or bits; write '80 GB' or '80 Gbit'
-plan=3 | plan must be a mapping of fields, not 3
-training.precision=fp8 | has no fp8 matrix units; set … or state what it reaches as … gpu.peak.fp8
-cluster.node.gpu.memory=80 | memory: 80 has no unit; write a size such as '80 GB'
-'cluster.inter_node_bandwidth=80 GB' | '80 GB' is a size, not a bandwidth
-cluster.nvlink_domain_gpus=3 | must be a multiple of the node's 8 GPUs; nearest: 8
-model=gpt3-17b | unknown model preset 'gpt3-17b'; did you mean 'gpt3-175b'?
-cluster=dgx-h100 | dgx-h100 is a node, not a cluster; write cluster: {node: dgx-h100, num_nodes: 1}
-model.num_kv_heads=7 | num_heads 160 must be a multiple of num_kv_heads 7; use 8 key/value heads
-foo.bar=2 | no section 'foo'; choose from cluster, model, plan
-plan.tp | must look like plan.tp=4
-plan.tp.x=3 | plan.tp is the value 8 and has no fields
-plan.tp=[1 | override 'plan.tp=[1'
-'cluster.inter_node_bandwidth=1e-300 B/s' | '1e-300 B/s' is outside what a bandwidth can be
-'cluster.node.gpu.peak_flop_per_s={fp16: 1e-300}' | 1e-300 is outside what a compute rate can be
-profile.gemm.k_overhead=1e300 | is larger than any number here
-plan.tp=7 training.global_batch_size=1000 | num_heads … global_batch_size
-plan.dp=true | dp = True: true is not a value for it
-plan.sequence_parallel=yes | write true or false
-profile=A10 | did you mean 'a100'
-profile=h100 | 'h100' was made for H100, and says nothing of the cluster's A100-SXM4-80GB
-'stack={framework: [unknown]}' | framework
-model.num_layers=1e15 | num_layers = … should be less than or equal
-model.hidden_size=18432000000 model.head_dim=128 | its sizes make a model of some … parameters
-training.adapter_rank=16 training.adapter_targets=in_proj | has no in_proj; it has linear_qkv, linear_proj, linear_fc1, linear_fc2
-plan.vocabulary_over_stages=true plan.head_as_layer=true | which plan.head_as_layer puts on one stage; leave one out
-plan.vocabulary_over_stages=true plan.pp=2 plan.pipeline_layout=Et|tL | vocabulary_over_stages deals layers evenly
-training.sequence_length=1.3k | sequence_length = '1.3k' is 1,331.2, which is no whole number; write 4096
-training.tokens=15Q | tokens = '15Q' is not a number
-'stack={framework: nemmo}' | unknown framework 'nemmo'; did you mean 'nemo'
-stack=megatrn-core | did you mean
-'stack={framework: nemo, version: 25.1}' | write it in quotes
-'stack={framework: nemo, version: newest}' | no version of nemo: write a date
-'stack={framework: megatron-lm, version: w2}' | a tag that begins with v0.1, v1.
-stack=7 | stack must be a preset's name or a mapping
-'stack={preset: megatron-2021, framework: nemo}' | is not what nemo latest has here, which is megatron-core; name one
-'stack={preset: megatron-2021, version: "2023"}' | which is megatron-2023
-'stack={framework: pytorch, version: 3.1.0}' | '3.1.0' is no version of pytorch: write a date
-'plan=[{tp: 2}, {tp: 2}]' | plan
-'stack={framework: torchtitan}' plan=3 | plan
-plan.etp=8 | plan.etp = 8, but model 'gpt-1008b' has no experts
-plan.recompute=selective plan.recompute_modules=moe | has no experts
-plan.recompute=selective plan.recompute_modules=shared_experts | has no shared experts
-plan.recompute=selective plan.recompute_modules=mla_up_proj | has no latent attention
-plan.recompute=selective plan.recompute_num_layers=2 | need recompute: full, not selective
-plan.recompute_num_layers=3 | exceeds the 2 layers of a stage; lower it to 2
-training.optimizer=adafactor training.moment_precision=bf16 | no effect with adafactor … leave it out
-training.precision=fp32 training.master_precision=none | no effect with weights in fp32
-training.optimizer=lion | adam
-training.optimizer=muon plan.zero_stage=1 plan.optimizer_offload=0.5 | Adam's or SGD's, not muon's; set it to 0
-training.num_adapters=4 | num_adapters 4 has no effect without adapters
-training.packed_length=9000 | packed_length 9000 exceeds sequence_length 2048
-training.precision=nvfp4 | has no fp4 matrix units
-training.precision=bf16 training.high_precision_layers=4 | high_precision_layers 4 has no effect with precision bf16
-stack.context_by_heads=true plan.cp=32 plan.dp=1 | plan.tp · plan.cp (stack.context_by_heads) = 256 must divide
-plan.zero_stage=2 plan.reshard_after_forward=false | reshard_after_forward: false needs zero_stage 3
-plan.zero_stage=1 plan.sharding_group=5 | must divide dp · cp = 6
-plan.sharding_group=2 | needs ZeRO
-plan.microbatches_per_flush=5 | microbatches_per_flush = 5 must divide the 512 micro-batches … nearest … 4
-plan.microbatches_per_flush=8 plan.pp=1 plan.dp=48 | needs a pipeline
-plan.pp=4 plan.pipeline_layout=Ett|tt|ttL | has 3 stages, but pp · num_chunks = 4 · 1 = 4; write one more than there are |
-plan.pp=2 plan.pipeline_layout=ttE|ttL | must begin with one E
-plan.pp=2 plan.pipeline_layout=Et|Ltt | must end with one L
-plan.pp=2 plan.pipeline_layout=Etm|tL | must have its m behind all t
-plan.pp=3 plan.pipeline_layout=Ett||ttL | stage 1 holds nothing; give it a layer
-plan.pp=2 plan.pipeline_layout=Ett|xtL | 'x' is none of E
-plan.pp=2 plan.pipeline_layout=E(t*9999|)*9999tL | more than 100,000 letters
-plan.pp=2 plan.pipeline_layout=Et*3|t*4L | has 7 t, but model.num_layers is 128; write 128, or change model.num_layers
-plan.pp=2 plan.pipeline_layout=Et*64|t*64mL | has 1 m, but model.num_mtp_layers is 0; write 0, or change model.num_mtp_layers
-plan.placement=tp-dp-pp | each of tp, cp, dp and pp once
-cluster.fragmentation=1.5 | cluster.fragmentation = 1.5: should be less than or equal to 1
-plan.dp=ONES | dp = a number of about 399 digits is larger than any count here
-plan.dp="'ONES'" | 402 letters) is larger than any count here
-"""
-OF_EXPERTS = """
-model.experts_per_token=129 | experts_per_token 129 must be 1 to num_experts 128
-model.num_experts=0 | experts_per_token 8 needs num_experts
-model.num_dense_layers=94 | leaves none of the 94 layers
-model.key_value_rank=64 model.num_kv_heads=64 model.rotary_head_dim=128 | must be less than head_dim 128
-model.rotary_head_dim=64 | needs key_value_rank
-plan.ep=3 plan.dp=12 training.global_batch_size=1200 | plan.ep = 3 must divide model.num_experts
-plan.ep=64 | ep 64 must divide tp · cp · dp = 32
-plan.sequence_parallel=false | needs plan.sequence_parallel
-training.expert_skew=0.5 training.expert_load=[1,2] | leave one out
-training.expert_load=[1,2] | has 2 numbers, but model
-model.num_experts=2 model.experts_per_token=1 plan.ep=2 training.expert_load=[0,0] | counts no tokens
-training.pad_to_capacity=true | needs expert_capacity_factor
-plan.etp=4 | etp 4 must be 1 (experts are whole) or tp = 2 … or tp to 4
-plan.etp=2 | ep · etp = 32 · 2 = 64 must divide tp · cp · dp = 32 … nearest ep that does: 16
-plan.etp=2 plan.ep=16 plan.sharding_group=8 | ep 16 · etp 2: … nearest ep that does: 8
-plan.etp=2 plan.ep=16 model.expert_intermediate_size=1535 | plan.etp = 2 must divide model.expert_intermediate_size
-plan.etp=2 plan.ep=16 model.mlp_bias=true | have biases … set plan.etp to 1
-plan.recompute_modules=moe_act | need recompute: selective, not none
-plan.recompute=selective plan.recompute_modules=moe_akt | did you mean 'moe_act'
-plan.recompute=selective plan.recompute_modules=mlp,mlp | twice
-plan.recompute=selective plan.recompute_modules=mlp | no layers without experts
-stack.cuda_graphs=scoped stack.overlap_experts=false | needs cuda_graph_scope
-stack.cuda_graph_scope=attn stack.cuda_graphs=none | needs cuda_graphs: scoped, not none
-stack.cuda_graphs=scoped stack.cuda_graph_scope=atn | did you mean 'attn'
-stack.cuda_graphs=scoped stack.cuda_graph_scope=moe_preprocess | add moe_router
-stack.cuda_graphs=scoped stack.cuda_graph_scope=attn plan.recompute=full | does not go with CUDA graphs of attn
-stack.cuda_graphs=scoped stack.cuda_graph_scope=moe_router plan.recompute=selective plan.recompute_modules=moe | leave one of the two out
-cluster=superpod-b200 profile=b200 training.precision=nvfp4 training.high_precision_layers=95 | exceeds the 94 layers
-plan.sharding_group=8 | ep must divide tp · sharding_group = 16
-"""
+MISTAKES = load_yaml(Path(__file__).with_name("mistakes.yaml"))
 
 
-@rows(("file", "table"), [(MAIN, OF_A_GPT), (EXPERTS, OF_EXPERTS)])
-def test_every_mistake_is_named_with_its_rule_and_remedy(file, table):
+@rows(("name", "table"), MISTAKES.items())
+def test_every_mistake_is_named_with_its_rule_and_remedy(name, table):
     silent = {}
     for line in table.strip().splitlines():
         given, _, says = line.partition(" | ")
         try:
-            found = repr(load_scenario(file, shlex.split(given.replace("ONES", "1" * 400))))
+            found = repr(load_scenario(MAIN.with_name(f"{name}.yaml"), shlex.split(given.replace("ONES", "1" * 400))))
         except FlopcastError as error:
             found = str(error)
         if not re.search(".*".join(map(re.escape, says.split(" … "))), found, re.DOTALL):

@@ -1,6 +1,7 @@
 """Frameworks: what a name and a version come to, every rule with its source, and that no rule is dead."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -22,6 +23,7 @@ from sim.specs.frameworks import (
 from sim.specs.loading import SECTIONS
 from sim.specs.presets import raw_preset
 from sim.specs.stack import StackSpec
+from sim.specs.yaml12 import load_yaml
 
 FRAMEWORKS = preset_names("frameworks")
 
@@ -126,56 +128,7 @@ def test_every_rule_has_a_source_reads_what_there_is_and_can_apply(name, number,
         assert Consequence(f"{section or 'stack'}.{field}", value, rule["source"]) in found
 
 
-SCOPED_LAYER = {"cuda_graphs": "scoped", "cuda_graph_scope": ("attn", "mlp")}
-HYBRID = "nemotron-3-nano-30b-a3b"
-
-# Framework, version, what else is said -> fields of the stack that its code has then.
-RULED = [
-    # which fused attention kernel
-    ("nemo-automodel", "latest", {"gpu": "H100", "cp": 2}, {"flash_version": "cudnn"}),
-    ("nemo-automodel", "latest", {"gpu": "A100", "num_experts": 8}, {"flash_version": "2", "overlap_shared_experts": True}),
-    ("prime-rl", "latest", {"gpu": "B200"}, {"flash_version": "4"}),
-    ("olmo-core", "latest", {"gpu": "B200", "name": "olmo3-32b"}, {"flash_version": "2"}),
-    ("torchtitan", "latest", {"gpu": "B200", "name": "Llama-4-Scout"}, {"flash_version": "flex"}),
-    # ALiBi's mask keeps Baichuan's larger model from fused attention
-    ("deepspeed", "2023-09", {"name": "Baichuan2-13B"}, {"attention": "math", "fused_softmax": False, "fp32_softmax": False}),
-    ("deepspeed", "2023-09", {"name": "Baichuan2-7B"}, {"attention": "flash"}),
-    # TinyLlama's fork of Lit-GPT has fused kernels that no compiler makes
-    ("lit-gpt", "2023-09", {"name": "TinyLlama-1.1B"}, {"compiled": False, "fused_norm": True, "fused_cross_entropy": True, "loss_width": 2}),
-    ("lit-gpt", "2023-09", {"name": "Llama-2-7B"}, {"compiled": True, "fused_cross_entropy": False}),
-    # Blackwell had no fused backward of latent attention at first
-    ("nemo", "25.05", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "math"}),
-    ("nemo", "25.11", {"gpu": "GB200", "model": "deepseek-v3"}, {"attention": "flash"}),
-    # what carries tokens to experts, and its multiprocessors; tokens are dropped with the plain dispatcher only
-    ("megatron-bridge", "26.04", {"gpu": "GB200", "model": "qwen3-235b-a22b", "precision": "mxfp8"},
-     {"expert_dispatcher": "hybridep", "sms_of_dispatcher": 32}),
-    ("megatron-bridge", "latest", {"gpu": "GB200", "num_experts": 8, "expert_capacity_factor": 1.0}, {"expert_dispatcher": "alltoall"}),
-    # Megatron-LM fuses its loss when told, and what is built on it by default
-    ("megatron-lm", "core_r0.8.0", {}, {"fused_cross_entropy": False}),
-    ("nemo", "2.0.0", {}, {"fused_cross_entropy": True, "packed_masters": False}),
-    # recipes of 2026 fuse experts on Blackwell, and some take attention in 8 bits
-    ("megatron-bridge", "26.08", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, {"fused_experts": True, "fp8_attention": True}),
-    ("megatron-bridge", "26.04", {"gpu": "GB300", "model": "deepseek-v3", "precision": "mxfp8"}, {"fused_experts": False, "fp8_attention": False}),
-    # recipes of hybrids capture modules unless told otherwise; modules that are stated are what is captured
-    ("megatron-bridge", "latest", {"gpu": "H100", "model": HYBRID, "precision": "fp8"},
-     {"cuda_graphs": "scoped", "cuda_graph_scope": ("mamba",), "overlap_experts": False}),
-    ("megatron-bridge", "latest",
-     {"gpu": "GB300", "model": "qwen3-30b-a3b", "precision": "mxfp8", "cuda_graph_scope": ["attn"]},
-     {"cuda_graphs": "scoped", "cuda_graph_scope": ("attn",)}),
-    # adapters: of MLPerf's llama2_70b_lora (config_common.sh, train.py), and where stalls of prime-rl were measured
-    ("mlperf-nvidia", "latest", {"precision": "fp8", "adapter_rank": 16}, {"fp8_attention": True, **SCOPED_LAYER}),
-    # its context parallelism is by heads since 2025, and a ring before
-    ("mlperf-nvidia", "2024-10", {"precision": "fp8", "adapter_rank": 16, "cp": 2}, {"context_by_heads": False}),
-    ("mlperf-nvidia", "2025-10", {"precision": "fp8", "adapter_rank": 16, "cp": 8}, {"context_by_heads": True}),
-    # frozen 8-bit weights are written out by columns where 8-bit multiplies cannot read them by rows: before Blackwell
-    ("mlperf-nvidia", "2024-05", {"gpu": "H100-SXM5-80GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": True}),
-    ("mlperf-nvidia", "2024-10", {"gpu": "B200-SXM-180GB", "precision": "fp8", "adapter_rank": 16}, {"transposes_frozen": False}),
-    ("prime-rl", "latest", {"gpu": "H100-SXM5-80GB", "adapter_rank": 16}, {"adapter_stall_s": 0.58e-3}),
-    ("prime-rl", "latest", {"gpu": "B200", "adapter_rank": 16}, {"adapter_stall_s": 0.0}),
-]  # fmt: skip
-
-
-@rows(("framework", "version", "said", "expected"), RULED)
+@rows(("framework", "version", "said", "expected"), load_yaml(Path(__file__).with_name("ruled.yaml")))
 def test_what_rules_set(framework, version, said, expected):
     own = {name: value for name, value in said.items() if name in STACK_FIELDS}
     model = {"name": said.get("name", "dense"), "num_layers": 4, "num_experts": said.get("num_experts", 0)}
@@ -186,7 +139,8 @@ def test_what_rules_set(framework, version, said, expected):
     if "gpu" in said:
         data["cluster"] = {"node": {"gpu": {"name": said["gpu"]}}}
     stack = StackSpec.read(resolve_stack({"framework": framework, "version": version, **own}, data).fields, "stack")
-    assert {name: getattr(stack, name) for name in expected} == expected
+    wanted = {name: tuple(value) if isinstance(value, list) else value for name, value in expected.items()}
+    assert {name: getattr(stack, name) for name in wanted} == wanted
 
 
 def test_aliases_are_in_lower_case_and_each_framework_s_own():

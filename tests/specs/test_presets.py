@@ -21,6 +21,7 @@ from sim.specs import (
 )
 from sim.specs.loading import profile_of_gpu, resolve
 from sim.specs.machines import gpu_named, machine_of, node_of
+from sim.specs.yaml12 import load_yaml
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 # kind -> (record, where its presets stand in a scenario)
@@ -55,52 +56,12 @@ def test_a_copy_of_a_shipped_profile_is_that_profile(name, tmp_path):
     assert load_preset("profiles", str(copy)) == load_preset("profiles", name)
 
 
-# Clock of the matrix units [GHz], their dense FLOPs a clock and multiprocessor in 16 bits with sums in 32, width of the
-# memory's bus [bit], its rate a pin [Gbit/s]: of datasheets, whitepapers and product briefs.
-CHIPS = {
-    "t4-16gb": (1.59, 1024, 256, 10.0),
-    "v100-sxm2-16gb": (1.53, 1024, 4096, 1.754),
-    "v100-sxm2-32gb": (1.53, 1024, 4096, 1.754),
-    "v100-sxm3-32gb": (1.597, 1024, 4096, 1.754),
-    "a100-sxm-40gb": (1.41, 2048, 5120, 2.43),
-    "a100-pcie-40gb": (1.41, 2048, 5120, 2.43),
-    "a100-sxm-80gb": (1.41, 2048, 5120, 3.186),
-    "a100-pcie-80gb": (1.41, 2048, 5120, 3.024),
-    "a10-24gb": (1.695, 1024, 384, 12.5),
-    "a40-48gb": (1.74, 1024, 384, 14.5),
-    "rtx-a6000-48gb": (1.8, 1024, 384, 16.0),
-    "rtx-3090-24gb": (1.695, 512, 384, 19.5),  # a GeForce: half of what it does where sums are in 16 bits
-    "rtx-4090-24gb": (2.52, 512, 384, 21.0),
-    "l4-24gb": (2.04, 1024, 192, 12.5),
-    "l40-48gb": (2.49, 512, 384, 18.0),
-    "l40s-48gb": (2.52, 1024, 384, 18.0),
-    "rtx-5090-32gb": (2.407, 512, 512, 28.0),
-    "rtx-5060-ti-16gb": (2.572, 512, 128, 28.0),
-    "rtx-pro-6000-96gb": (2.617, 1024, 512, 28.0),
-    "h100-sxm-80gb": (1.83, 4096, 5120, 5.234),
-    "h100-pcie-80gb": (1.62, 4096, 5120, 3.186),
-    "h100-nvl-94gb": (1.545, 4096, 6016, 5.238),
-    "h200-sxm-141gb": (1.83, 4096, 6144, 6.25),
-    "h200-nvl-141gb": (1.545, 4096, 6144, 6.25),
-    "gh200-96gb": (1.83, 4096, 6144, 5.2),
-    "gh200-144gb": (1.83, 4096, 6144, 6.4),
-    "h20-96gb": (1.83, 1024, 6144, 5.234),
-    "gb10-spark-128gb": (2.525, 1024, 256, 8.533),
-    "mi250x-64gb": (1.7, 1024, 4096, 3.2),
-    "mi300x-192gb": (2.1, 2048, 8192, 5.2),
-    "mi325x-256gb": (2.1, 2048, 8192, 5.86),
-    "mi350x-288gb": (2.2, 4096, 8192, 7.81),
-    "mi355x-288gb": (2.4, 4096, 8192, 7.81),
-}
-UNPRINTED = {  # a clock of the matrix units, or the memory's rate
-    "b200-sxm-180gb", "b300-sxm-270gb", "gb200-186gb", "gb300-279gb", "gb300-station-252gb", "vr200-288gb",
-    "rtx-pro-6000-server-96gb", "rtx-pro-6000-max-q-96gb",
-}  # fmt: skip
+CARDS = load_yaml(Path(__file__).with_name("cards.yaml"))
 
 
 def test_peak_and_bandwidth_follow_from_the_chip():
     wrong = {}
-    for name, (clock, flop, bits, rate) in CHIPS.items():
+    for name, (clock, flop, bits, rate) in CARDS["chips"].items():
         gpu = read("gpus", name)
         peak = gpu.peak("bf16" if "bf16" in gpu.peak_flop_per_s else "fp16")
         off = peak / (clock * 1e9 * flop * gpu.num_sms), gpu.memory_bandwidth_bytes_per_s / (bits * rate * 1e9 / 8)
@@ -108,8 +69,8 @@ def test_peak_and_bandwidth_follow_from_the_chip():
             wrong[name] = off
     assert wrong == {}
     without_matrix_units = {"p100-pcie-16gb", "xeon-core"}
-    stated = {*CHIPS, *UNPRINTED, *without_matrix_units}
-    assert stated == set(preset_names("gpus")), "state the chip in CHIPS, or the name of its file in UNPRINTED"
+    stated = {*CARDS["chips"], *CARDS["unprinted"], *without_matrix_units}
+    assert stated == set(preset_names("gpus")), "state the chip, or the name of its file, in cards.yaml"
 
 
 @rows("name", preset_names("gpus"))
@@ -152,22 +113,10 @@ def test_what_stands_beside_a_value_is_text_or_two_numbers(tmp_path, text, said)
         load_preset("gpus", str(path))
 
 
-NAMES = {
-    "h100-sxm-80gb": "h100, NVIDIA H100", "rtx-4090-24gb": "rtx4090, 4090, GeForce RTX 4090", "h100-pcie-80gb": "h100-pcie",
-    "a100-sxm-80gb": "a100, NVIDIA A100-SXM4-80GB, A100 80GB", "a100-sxm-40gb": "a100-40gb", "a100-pcie-80gb": "a100 pcie",
-    "h200-sxm-141gb": "h200", "h200-nvl-141gb": "h200-nvl", "h100-nvl-94gb": "H100 NVL", "gh200-96gb": "gh200", "h20-96gb": "h20",
-    "b200-sxm-180gb": "b200", "gb300-279gb": "gb300", "gb300-station-252gb": "DGX Station", "gb10-spark-128gb": "spark, DGX Spark",
-    "rtx-5090-32gb": "5090, rtx5090", "rtx-5060-ti-16gb": "RTX 5060 Ti", "rtx-a6000-48gb": "a6000",
-    "rtx-pro-6000-96gb": "pro 6000", "rtx-pro-6000-server-96gb": "RTX PRO 6000 Server", "l4-24gb": "l4", "l40-48gb": "l40",
-    "a10-24gb": "a10", "a40-48gb": "a40", "t4-16gb": "t4, Tesla T4", "mi300x-192gb": "MI300X", "mi250x-64gb": "mi250x",
-}  # fmt: skip
-"""Cards, and what people and drivers call them."""
-
-
 @rows("gpu", preset_names("gpus"))
 def test_a_card_by_what_people_call_it(gpu):
-    assert {gpu_named(said) for said in (gpu, *filter(None, NAMES.get(gpu, "").split(", ")))} == {gpu}
-    assert {*NAMES} <= {*preset_names("gpus")}
+    assert {gpu_named(said) for said in (gpu, *CARDS["names"].get(gpu, ()))} == {gpu}
+    assert {*CARDS["names"]} <= {*preset_names("gpus")}
 
 
 @rows(
