@@ -90,9 +90,6 @@ class StandIn:
         if name == "bmm":
             (batch, m, k), n = args[0].shape, args[1].shape[2]
             return self.multiply(m, n, k, batch, args[0].dtype)
-        if name == "_grouped_mm":
-            (tokens, k), (experts, _, n) = args[0].shape, args[1].shape
-            return self.multiply(tokens / experts, n, k, experts, args[0].dtype)
         if name == "_scaled_dot_product_flash_attention_for_cpu":
             return self.attend(args[0], bool(args[4]) if len(args) > 4 else False, False)
         if name == "_scaled_dot_product_flash_attention_for_cpu_backward":
@@ -110,7 +107,7 @@ class StandIn:
         """What a collective takes."""
         size, domains = len(ranks), len({rank // self.per_node for rank in ranks})
         fabric = Fabric.of(self.cluster, self.profile)
-        if operation in ("send", "broadcast"):
+        if operation == "send":
             return float(send(nbytes, domains > 1, fabric))
         group = Group(size, size // domains, groups > 1)
         function = {**COLLECTIVES, "all_to_all": all_to_all}[operation]
@@ -292,7 +289,6 @@ def _join(monkeypatch: Any, clock: StandIn) -> None:
         "all_gather_object": all_objects,
         "get_process_group_ranks": lambda group: group.ranks,
         "all_reduce": lambda x, group, async_op=False, op=None: talk.run("all_reduce", size(x), group, async_op),
-        "broadcast": lambda x, src, group, async_op=False: talk.run("broadcast", size(x), group, async_op),
         "all_gather_into_tensor": lambda out, x, group, async_op=False: talk.run("all_gather", size(out), group, async_op),
         "reduce_scatter_single": lambda out, x, group, async_op=False: talk.run("reduce_scatter", size(x), group, async_op),
         "reduce_scatter_tensor": lambda out, x, group, async_op=False: talk.run("reduce_scatter", size(x), group, async_op),

@@ -1,14 +1,20 @@
 """One door for every file of measurements: told apart by what it holds; what is not read is refused by name."""
 
 import gzip
+import json
+import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rows import rows
 
 from flopcast_calibration.measurement import Measurement, write_journal
 from flopcast_calibration.readers import Log, read_measurements
+from flopcast_calibration.readers.names import DTYPES, FLOP_RATES, TIMES
 from sim.errors import ProfileError
+from sim.specs.yaml12 import load_yaml
 
 NCCL = """# Collective test starting: all_reduce_perf
 # nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor)
@@ -123,6 +129,7 @@ def test_ranks_and_nodes_that_cannot_be(tmp_path, options, says):
 
 
 LOGS = Path(__file__).parent / "logs"
+REFUSED = load_yaml(Path(__file__).parent / "refused.yaml")
 MAMF_HEAD = (LOGS / "mamf-finder-head.txt").read_text(encoding="utf-8")
 MAMF_ROWS = {
     each: (LOGS / f"mamf-finder-{each}.txt").read_text(encoding="utf-8")
@@ -229,3 +236,231 @@ HOSTILE = [  # a log, why it is refused
 def test_hostile_logs(read, text, why):
     with pytest.raises(ProfileError, match=why):
         read(text)
+
+
+def operator(external, name="aten::mm", dims=((4096, 1024), (1024, 2048)), kind="c10::BFloat16"):
+    types = [kind] * len(dims)
+    args = {"External id": external, "Input Dims": [list(dim) for dim in dims], "Input type": types}
+    return {"ph": "X", "cat": "cpu_op", "name": name, "ts": 1.0, "dur": 9.0, "args": args}
+
+
+def kernel(duration, external=None, name="nvjet_tst_128x256", **args):
+    if external is not None:
+        args["External id"] = external
+    return {"ph": "X", "cat": "kernel", "name": name, "ts": 5.0, "dur": duration, "args": args}
+
+
+def collective(
+    duration, name="allreduce", elements=(1024, 1024), dtype="BFloat16", size=8, ranks="[0, 1, 2, 3, 4, 5, 6, 7]"
+):
+    args = {"Collective name": name, "In msg nelems": elements[0], "Out msg nelems": elements[1]}
+    args |= {"dtype": dtype, "Group size": size, "Process Group Ranks": ranks}
+    return kernel(duration, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL", **args)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    def reader(events, gpus=8, world=16, zipped=False, **options):
+        properties = [{"id": index, "name": "NVIDIA H100 80GB HBM3"} for index in range(gpus)]
+        data = {"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}
+        data["distributedInfo"] = {"backend": "nccl", "rank": 0, "world_size": world}
+        path = tmp_path / ("rank0.json.gz" if zipped else "rank0.json")
+        text = json.dumps(data).encode()
+        path.write_bytes(gzip.compress(text) if zipped else text)
+        return read_measurements(path, **options)
+
+    return reader
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_multiplies_are_the_median_of_their_shape(trace, zipped):
+    events = [operator(1), operator(2), operator(3), kernel(100, 1), kernel(110, 2), kernel(400, 3)]
+    log = trace(events, zipped=zipped)
+    (item,) = log.measurements
+    assert (item.kind, item.shape) == ("gemm", {"m": 4096, "n": 2048, "k": 1024, "dtype": "bfloat16"})
+    assert (item.time_s, item.repeats) == (pytest.approx(110e-6), 3)
+    assert log.machine == {"device": "NVIDIA H100 80GB HBM3"}
+
+
+def test_a_split_multiply_has_two_kernels(trace):
+    (item,) = trace([operator(1), kernel(100, 1), kernel(20, 1, name="splitKreduce_kernel")]).measurements
+    assert item.time_s == pytest.approx(120e-6)
+
+
+def test_kernels_are_linked_through_the_runtime_call_too(trace):
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 2, "dur": 1}
+    launch["args"] = {"External id": 7, "correlation": 99}
+    (item,) = trace([operator(7), launch, kernel(50, correlation=99)]).measurements
+    assert item.time_s == pytest.approx(50e-6)
+
+
+def test_other_multiplies(trace):
+    added = operator(1, "aten::addmm", ((8,), (32, 16), (16, 8)), "float")
+    batched = operator(2, "aten::bmm", ((4, 32, 16), (4, 16, 8)), "c10::Half")
+    scaled = operator(3, "aten::_scaled_mm", ((32, 16), (16, 8)), "c10::Float8_e4m3fn")
+    log = trace([added, batched, scaled, *(kernel(10, external) for external in (1, 2, 3))])
+    assert [(item.kind, item.shape["dtype"]) for item in log.measurements] == [
+        ("gemm", "float32"),
+        ("bmm", "float16"),
+        ("gemm", "float8_e4m3fn"),
+    ]
+    assert log.measurements[1].shape["batch"] == 4
+
+
+def test_collectives_are_the_shortest_of_their_shape(trace):
+    log = trace([collective(90), collective(50), collective(500)])
+    (item,) = log.measurements
+    assert item.shape == {"operation": "all_reduce", "num_ranks": 8, "num_nodes": 1, "nbytes": 2048}
+    assert (item.time_s, item.repeats) == (pytest.approx(50e-6), 3)
+    assert "the shortest counts" in " ".join(log.notes)
+
+
+def test_a_gathers_size_is_what_it_ends_with(trace):
+    gather = collective(50, "_allgather_base", (1024, 8192))
+    scatter = collective(60, "_reduce_scatter_base", (8192, 1024), "Float")
+    first, second = trace([gather, scatter]).measurements
+    assert (first.shape["operation"], first.shape["nbytes"]) == ("all_gather", 8192 * 2)
+    assert (second.shape["operation"], second.shape["nbytes"]) == ("reduce_scatter", 8192 * 4)
+
+
+def test_nodes_are_told_from_the_groups_ranks(trace):
+    across = collective(50, size=2, ranks="[0, 8]")
+    assert trace([across]).measurements[0].shape["num_nodes"] == 2  # eight GPUs are in the trace's node
+    assert trace([across], gpus=1, nodes=4).measurements[0].shape["num_nodes"] == 2  # 16 ranks on four nodes
+    log = trace([across], gpus=1)
+    assert log.measurements[0].shape["num_nodes"] == 1
+    assert any("one node is assumed" in note for note in log.notes)
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([], "holds no GPU kernels"),
+        ([operator(1)], "holds no GPU kernels"),
+        ([kernel(10, 1)], "no matrix multiply with its shape .profile with record_shapes=True. and no collective"),
+        ([{**operator(1), "args": {"External id": 1}}, kernel(10, 1)], "no matrix multiply with its shape"),
+        ([operator(1, dims=((4, 4), (5, 4))), kernel(10, 1)], "no matrix multiply with its shape"),
+        ([operator(1), kernel(-10, 1)], "which is none"),
+        ([operator(1), {**kernel(1, 1), "dur": None}], "has no duration"),
+        ([collective(10, "barrier")], "no collective with its size"),
+        ([collective(10, dtype="Banana")], "no collective with its size"),
+    ],
+)
+def test_hostile_traces(trace, events, says):
+    with pytest.raises(ProfileError, match=says):
+        trace(events)
+
+
+def only(log):
+    (item,) = log.measurements
+    return item
+
+
+FLOP = 2 * 4096 * 4096 * 4096
+SHAPE = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16"}
+
+
+TIMED = {
+    "time_s": "0.001", "time": "0.001", "Time (ms)": "1", "latency_us": "1000", "time [µs]": "1e3", "p50_ms": "1",
+    "time_ns": "1000000", "tflops": str(FLOP * 1e-9), "TFLOP/s": str(FLOP * 1e-9), "GFLOPS": str(FLOP * 1e-6),
+    "avg_tflops": str(FLOP * 1e-9),
+}  # fmt: skip
+"""A column of time or rate, and a millisecond in it."""
+
+
+def test_multiplies_by_their_columns(read):
+    wrong = []
+    for header, cell in TIMED.items():
+        for separator in (",", "\t", ";", " | "):
+            names, cells = [" M", "N ", "k", "Precision", header], ["4096", "4096.0", "4096", "torch.bfloat16", cell]
+            item = only(read(f"# of mine\n{separator.join(names)}\n\n{separator.join(cells)}\n", "x.txt"))
+            said = item.kind, item.shape, item.source.rpartition(" ")[2]
+            if said != ("gemm", SHAPE, "4") or item.time_s != pytest.approx(1e-3):
+                wrong.append((header, separator, item))
+    assert wrong == []
+
+
+def test_batched_multiplies(read):
+    log = read("batch,m,n,k,dtype,us\n1,64,64,64,half,5\n16,64,64,64,fp16,9\n")
+    assert [(item.kind, item.shape.get("batch")) for item in log.measurements] == [("gemm", None), ("bmm", 16)]
+
+
+def test_attention(read):
+    item = only(read("batch,num_heads,seqlen,headdim,causal,dtype,tflops\n2,16,2048,128,True,bf16,400\n"))
+    assert item.kind == "attention"
+    assert item.shape == {"heads": 32, "length": 2048, "head_dim": 128, "causal": 1, "dtype": "bfloat16"}
+    assert item.time_s == pytest.approx(4 * 32 * 2048**2 * 128 / 2 / 400e12)
+
+
+def test_collectives(read):
+    text = "Op,Size (B),GPUs,Nodes,algbw\nAllReduce,1073741824,16,2,100\nall-gather,1048576,8,1,50\n"
+    first, second = read(text).measurements
+    assert first.shape == {"operation": "all_reduce", "nbytes": 2**30, "num_ranks": 16, "num_nodes": 2}
+    assert first.time_s == pytest.approx(2**30 / 100e9)
+    assert second.shape["operation"] == "all_gather"
+
+
+def test_bus_bandwidths_are_of_the_operation_and_ranks(read):
+    item = only(read("collective,bytes,world_size,nodes,busbw_GB/s\nall_reduce,1000000,4,1,150\n"))
+    assert item.time_s == pytest.approx(1e6 * 1.5 / 150e9)
+
+
+def test_what_a_table_of_collectives_does_not_say_the_user_does(read):
+    text = "size,time_us\n1048576,100\n"
+    item = only(read(text, operation="all_to_all", ranks=8, nodes=2))
+    assert item.shape == {"operation": "all_to_all", "nbytes": 2**20, "num_ranks": 8, "num_nodes": 2}
+    log = read(text, operation="all_to_all", ranks=8)
+    assert only(log).shape["num_nodes"] == 1
+    assert "one is assumed" in log.notes[0]
+    with pytest.raises(ProfileError, match="lacks columns that say the kind"):
+        read(text)
+    with pytest.raises(ProfileError, match="needs num_ranks"):
+        read(text, operation="all_to_all")
+
+
+def test_copies(read):
+    log = read("direction,bytes,Bandwidth (GB/s)\nH2D,1000000000,25\ndevice to host,1000000000,20\n")
+    assert [item.shape["direction"] for item in log.measurements] == ["to_device", "to_host"]
+    assert log.measurements[0].time_s == pytest.approx(0.04)
+
+
+def test_columns_that_nothing_reads_are_named_and_a_device_is_kept(read):
+    log = read("gpu,m,n,k,library,p99_ms,ms\nH200,64,64,64,cublas,9,0.01\nH200,64,64,64,mine,9,0.02\n")
+    assert log.machine == {"device": "H200"}
+    assert log.notes[0].endswith("columns that nothing reads: library, p99_ms")
+    assert "1 shapes occur more than once" in log.notes[1]
+    assert set(log.measurements[0].shape) == {"m", "n", "k"}
+
+
+@rows(("text", "says"), REFUSED["tables"], ids=lambda row: row[1])
+def test_hostile_tables(read, text, says):
+    with pytest.raises(ProfileError, match=says):
+        read(text, "data.csv")
+
+
+@given(
+    rows=st.lists(
+        st.tuples(*[st.integers(1, 2**15)] * 3, st.sampled_from(sorted(DTYPES)), st.floats(1.0, 1e3)), min_size=1
+    ),
+    column=st.sampled_from(sorted({**TIMES, **FLOP_RATES})),
+    separator=st.sampled_from(",;\t"),
+    order=st.permutations(range(5)),
+)
+def test_what_is_written_is_read(tmp_path_factory, rows, column, separator, order):
+    """Any order of columns, separator and unit: the same measurements (of a rate that a machine could have)."""
+    names = ("M", "N", "K", "DType", column.upper())
+    lines = [separator.join(names[i] for i in order)]
+    times = []
+    for m, n, k, dtype, teraflops in rows:
+        times.append(2 * m * n * k / (teraflops * 1e12))
+        unit = TIMES.get(column)
+        written = times[-1] / unit if unit else teraflops * 1e12 / FLOP_RATES[column]
+        cells = (str(m), str(n), str(k), dtype, repr(written))
+        lines.append(separator.join(cells[i] for i in order))
+    path = tmp_path_factory.mktemp("table") / "x.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = read_measurements(path).measurements
+    assert [tuple(item.shape[name] for name in ("m", "n", "k", "dtype")) for item in found] == [
+        (m, n, k, DTYPES[dtype]) for m, n, k, dtype, _ in rows
+    ]
+    assert all(math.isclose(item.time_s, time, rel_tol=1e-9) for item, time in zip(found, times, strict=True))

@@ -1,17 +1,18 @@
 """Measured runs from a CSV: units that can be turned round, links in words, every guess listed, every refusal with its reason."""
 
 import math
+from pathlib import Path
 
 import pytest
 from counts import layer_forward_flop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flopcast_calibration.readers.cells import LARGEST
 from flopcast_calibration.readers.training_runs import FACTS, REQUIRED, read_rows, read_run, read_training_runs
 from flopcast_validation.runs.scored import file_of, score_all
 from sim.errors import SpecError
 from sim.estimate import estimate
+from sim.specs.yaml12 import load_yaml
 from sim.work.sums import hardware_flop, model_flop, total_params
 
 CONVENTIONS = [
@@ -151,36 +152,7 @@ def test_an_unknown_framework_is_taken_for_what_was_usual_in_its_time(run_row):
 # Refusals
 
 
-REFUSED = [
-    ({"experts": 8}, "topk is empty"),
-    ({"unmodelled": "a single layer"}, "a single layer"),
-    ({"zero_stage": "4"}, "zero_stage '4'"),
-    ({"precision": "nvfp4"}, "has no fp4 matrix units"),
-    ({"precision": "bfloat"}, "precision 'bfloat' is not one of"),
-    ({"tp": ""}, "tp is empty"),
-    ({"tp": 3}, "tp · pp · cp = 6 does not divide num_gpus = 16"),
-    ({"dp": 3}, "tp · cp · pp · dp = 12 is not num_gpus = 16"),
-    ({"heads": 7}, "hidden = 2304 is not divisible by heads = 7"),
-    ({"hidden": ""}, "hidden is empty"),
-    ({"hidden": 2304.5}, "hidden = 2304.5 is not a whole number"),
-    ({"gated_mlp": "y", "ffn_hidden": ""}, "ffn_hidden is empty"),
-    ({"num_gpus": 10**7, "dp": ""}, "num_gpus = 1e+07 is too large to be meant; at most 1,000,000"),
-    ({"layers": 99991}, "layers = 99991 is too large to be meant; at most 10,000"),
-    ({"schedule": "interleaved", "vp_stages": 2, "pp": 4, "tp": 2, "dp": 2, "micro_batch_seqs": 16}, "no micro-batch and number of chunks share out"),
-    ({"global_batch_seqs": "", "micro_batch_seqs": ""}, "neither global_batch_seqs nor micro_batch_seqs"),
-    ({"global_batch_seqs": 3}, "smaller than dp"),
-    ({"global_batch_seqs": 65}, "must be a multiple of plan.dp · plan.microbatch_size"),
-    ({"schedule": "1f2b"}, "schedule '1f2b' is not one of"),
-    ({"recompute": "some"}, "recompute 'some' is not one of"),
-    ({"measured_unit": "parsecs"}, "measured_unit 'parsecs' is not one of"),
-    ({"measured_value": ""}, "measured_value = '' is not a number"),
-    ({"measured_value": "1e308"}, "makes a step of 1e+308 s; check value and unit"),
-    ({"measured_value": "1e-308", "measured_unit": "tokens_per_s"}, "check value and unit"),
-    ({"gpus_per_node": "nan"}, "gpus_per_node = nan is not a positive number"),
-    ({"gpus_per_node": "1e9"}, "gpus_per_node = 1e+09 is too large to be meant; at most 1,024"),
-    ({"layers": LARGEST * 10}, "too large to be meant"),
-    ({"precision": "bf16", "training.precision": "fp8"}, "training.precision = fp8 and precision = bf16 contradict each other; leave one empty"),
-]  # fmt: skip
+REFUSED = load_yaml(Path(__file__).parent / "refused.yaml")["runs"]
 """Changes of a row, and what its refusal says."""
 
 

@@ -2,8 +2,8 @@
 
 Started in place of a program's own module, it patches torch and then goes on as that program:
 
-    python -m cuda_stand_in rank MODULE JOB_FILE OUT_FILE     as flopcast_validation.job.rank
-    python -m cuda_stand_in verb job --quick …                as flopcast validate
+    python -m cuda_stand_in MODULE JOB_FILE OUT_FILE     as flopcast_validation.job.rank
+    python -m cuda_stand_in verb job --quick …           as flopcast validate
 """
 
 import os
@@ -119,22 +119,22 @@ def install():
     _CpuForCuda().__enter__()
 
 
-def main(what, *words):
+def main(*words):
     """Go on as the program."""
     if "COVERAGE_PROCESS_START" in os.environ:
         import coverage
 
         coverage.process_startup()
     install()
-    if what == "rank":
+    if words[0] == "verb":
+        from flopcast_validation.cli import app
+
+        app(list(words[1:]))
+    else:
         from flopcast_validation.job import rank
 
         rank.main(*words)
         assert {"set_device", "synchronize", "empty_cache"} <= set(asked), asked
-    else:
-        from flopcast_validation.cli import app
-
-        app(list(words))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def test_two_nodes_of_gpus_under_torchrun_run_every_kind_of_parallelism(tmp_path
 
 @pytest.mark.thorough
 def test_on_one_machine_torchrun_starts_ranks_of_gpus(monkeypatch):
-    monkeypatch.setattr(launch, "ENTRY", "cuda_stand_in_rank")
+    monkeypatch.setattr(launch, "ENTRY", "cuda_stand_in")
     monkeypatch.syspath_prepend(str(HERE))
     cut = Configuration(1, 1, 2, "gpipe", 2)
     found = launch.run_configuration(TINY, cut, "cuda", 3)
