@@ -1,69 +1,42 @@
-"""From measuring to a profile that estimates use: the suite on this machine, fits on synthetic data, the command line."""
+"""From measuring to a profile that estimates use: the suite on this machine, the command line, what matters."""
 
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typed import typed
 
 from flopcast_calibration.build import calibrate
 from flopcast_calibration.commands.matters import effects
-from flopcast_calibration.measurement import Measurement, MeasurementSet, write_journal
+from flopcast_calibration.measurement import MeasurementSet
+from flopcast_calibration.node import measured_cluster
 from sim import estimate, load_scenario
-from sim.costs.compute import gemm_time
 from sim.errors import ProfileError
-from sim.specs import ClusterSpec, Profile, load_preset
-from sim.specs.loading import resolve
+from sim.specs import Profile, load_preset
 
-CLUSTER = ClusterSpec.read(resolve({"name": "node", "node": "dgx-a100-80gb", "num_nodes": 1}, "cluster"), "node")
-BASE = Profile.read(load_preset("profiles", "a100"), "profile")
-TRUE = {"max_efficiency": 0.7, "k_overhead": 150.0, "tile_exponent": 0.25, "wave_quantisation": 0.5}
-
-
-def synthetic(noise=0.01):
-    """Measurements of a machine that follows the model exactly, but for noise."""
-    rng = np.random.default_rng(1)
-    jitter = lambda: float(np.exp(noise * rng.standard_normal()))  # noqa: E731
-    gemm = BASE.gemm.replace(**TRUE, kernel_floor_s=3e-6)
-    items = []
-    for size in (256, 512, 1024, 2048, 4096, 8192):
-        for tokens in (512, 2048, 8192):
-            time = float(gemm_time(tokens, size, size, 1.0, "bf16", 2.0, CLUSTER.gpu, gemm, 0.75))
-            items.append(Measurement("gemm", {"m": tokens, "n": size, "k": size, "dtype": "bfloat16"}, time * jitter()))
-    for nbytes in (1e4, 1e5, 1e6, 1e7, 1e8, 1e9):
-        time = nbytes / (0.75 * CLUSTER.gpu.memory_bandwidth_bytes_per_s) + 3e-6
-        items.append(Measurement("memory", {"operation": "copy", "nbytes": nbytes}, time * jitter()))
-    return MeasurementSet({"device": "NVIDIA A100-SXM4-80GB", "date": "2026-01-01"}, tuple(items))
+DATA = Path(__file__).parents[2] / "calibration" / "data"
 
 
 def test_without_measurements_there_is_no_profile():
-    with pytest.raises(
-        ProfileError, match="nothing could be fitted, for want of measurements: memory, gemm, attention, nvlink, send"
-    ):
-        calibrate("mine", MeasurementSet({}, ()), CLUSTER, BASE)
+    node, base = measured_cluster({}, "dgx-a100-80gb"), Profile.read(load_preset("profiles", "a100"), "profile")
+    with pytest.raises(ProfileError, match="fitted, for want of measurements: memory, gemm, attention, nvlink, send"):
+        calibrate("mine", MeasurementSet({}, ()), node, base)
 
 
 def test_command_line_fits_shows_draws_and_compares(tmp_path):
     raw, profile, figure = tmp_path / "raw.jsonl", tmp_path / "mine.yaml", tmp_path / "fit.png"
-    data = synthetic()
-    reduces = [
-        Measurement("collective", {"operation": "all_reduce", "num_ranks": n, "nbytes": 2.0**e}, 1e-5 + 2.0**e / 1e11)
-        for n in (2, 8)
-        for e in (16, 20, 24, 28)
-    ]
-    write_journal(raw, data.machine, [*data.measurements, *reduces])
-    result = typed("calibrate", "fit", raw, "-o", profile, "--draws", 2)
+    logs, node = [DATA / "dgx-a100-all-reduce.txt", DATA / "dgx-a100-gemm.csv"], ("--node", "dgx-a100-80gb")
+    result = typed("calibrate", "fit", *logs, *node, "-o", profile, "--draws", 2)
     assert result.returncode == 0, result.stderr
-    assert "gemm             18 measurements" in result.stdout
+    assert "gemm              8 measurements" in result.stdout
     shown = typed("calibrate", "show", profile, "--png", figure, env={"COLUMNS": "150"})
     assert shown.returncode == 0, shown.stderr
-    for line in ("measured_flop 67.11 MFLOP to 1.1 TFLOP", "half_length 200.0 tokens", "base_latency 8.4 µs"):
+    for line in ("measured_flop 2.147 GFLOP to 8.796 TFLOP", "half_length 200.0 tokens", "base_latency 8.4 µs"):
         assert line in " ".join(shown.stdout.split())
     assert figure.stat().st_size > 10_000
     assert typed("calibrate", "compare", "a100", profile).returncode == 0
     # A fit of other data does not take the place of a run's journal, the only copy of what it measured.
-    before = raw.read_bytes()
+    raw.write_bytes(before := (DATA / "cpu-2core.jsonl").read_bytes())
     over = typed("calibrate", "fit", profile.with_suffix(".jsonl"), "-o", raw.with_suffix(".yaml"), "--draws", 2)
     assert over.returncode == 2
     assert "holds what calibrate run measured" in over.stderr

@@ -206,12 +206,9 @@ HELD = {
 
 
 @pytest.mark.thorough
-def test_picks_are_near_the_fastest(measurements, scored_published):
+def test_picks_are_near_the_fastest(scored_published):
     """How far off sweeps of layouts are, and how much slower than the fastest our picks ran, by source."""
-
-    shipped = [item for item in scored_published if item.run.source.startswith(tuple(HELD))]
-    scored = shipped
-    wrong = {}
+    scored, wrong = [item for item in scored_published if item.run.source.startswith(tuple(HELD))], {}
     for found in summaries_of(sweeps_of(scored))[:-1]:
         (source, held) = next((source, held) for source, held in HELD.items() if found.source.startswith(source))
         errors = [abs(item.error) for item in scored if item.run.source.startswith(source)]
@@ -224,10 +221,6 @@ def test_picks_are_near_the_fastest(measurements, scored_published):
 
 
 def test_command(runs_file, run_row, tmp_path):
-    from typer.testing import CliRunner
-
-    from flopcast_validation.cli import app
-
     rows = [run_row(id=str(number), measured_value=3 + number / 10, **layout) for number, layout in enumerate(LAYOUTS)]
     out = tmp_path / "out.json"
     outcome = CliRunner().invoke(app, ["--runs", str(runs_file(rows)), "--sweeps", "--json", str(out)])
