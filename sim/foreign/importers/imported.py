@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -178,17 +179,13 @@ def import_file(
     try:
         text = log or text_of(path)
     except SpecError as error:
-        raise SpecError(f"{error}{_model_words(str(path))}") from None
+        why = str(error)
+        with suppress(SpecError):
+            model_named(str(path))
+            plans = f"flopcast plan {path} --gpu h100 --gpus 64 plans its training"
+            why += f"; it is the name of a model, not of a file: {plans}"
+        raise SpecError(why) from None
     return import_text(text, str(path), given, kind=kind, overrides=overrides, folder=path.parent)
-
-
-def _model_words(name: str) -> str:
-    """What to type where the name is that of a model, and of no file that can be read."""
-    try:
-        model_named(name)
-    except SpecError:
-        return ""
-    return f"; it is the name of a model, not of a file: flopcast plan {name} --gpu h100 --gpus 64 plans its training"
 
 
 def import_text(

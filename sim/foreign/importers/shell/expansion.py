@@ -243,20 +243,20 @@ class Script:
             return known or [], index == "[@]" or name == "@"
         value = None if known is None else known[0] if known else ""
 
-        def expanded(group: int) -> str:
-            rest = inside[match.start(group) :].replace(UNKNOWN, HOLE)
+        def other() -> str:
+            rest = inside[match.start(5) :].replace(UNKNOWN, HOLE)
             return self._between(node, node.end_byte - 1 - len(rest.encode()), node.end_byte - 1)
 
         if sign is None:
             return [self._unset(name) if value is None else value], False
         there = value is not None and (value != "" or ":" not in sign)
         if sign[-1] == "+":
-            return [expanded(5) if there else ""], False
+            return [other() if there else ""], False
         if value is not None and there:
             return [value], False
         if sign[-1] == "?":
             return [self._unset(name)], False
-        text = expanded(5)
+        text = other()
         if sign[-1] == "=" and name.isidentifier():
             self.assign(name, [text], more=False, array=False)
         return [text], False
@@ -304,10 +304,8 @@ class Script:
             return HERE
         names = [word.rstrip(";") for word in text.split()]
         own = any("$0" in name or "{0}" in name or "BASH_SOURCE" in name for name in names)
-        if own and names.count("dirname") == 1 and all(_FOLDER_WORDS.fullmatch(name) for name in names):
-            return HERE
-        if own and all(name in ("realpath", "readlink", "-f", "-e") or "0" in name for name in names):
-            return f"{HERE}/{self.where.rpartition('/')[2]}"
+        if own and names.count("dirname") < 2 and all(map(_FOLDER_WORDS.fullmatch, names)):
+            return HERE if "dirname" in names else f"{HERE}/{self.where.rpartition('/')[2]}"
         commands = [self.words(each) or [""] for each in nodes_of(node, "command")]
         match [each.type for each in node.named_children], commands:
             case ["command"], [["expr", *words], *_]:
