@@ -31,6 +31,7 @@ from sim.specs.yaml12 import load_yaml, parse_yaml
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = Path(__file__).parent / "schemas"
+TABLES = load_yaml(Path(__file__).with_name("exported.yaml"))
 SEEDS = range(60 if settings().max_examples > 100 else 16)
 """Random scenarios: more of them where laws draw more examples too (--hypothesis-profile=thorough)."""
 NAMES = {
@@ -150,30 +151,7 @@ def llama(*overrides):
     return build_scenario(LLAMA, overrides)
 
 
-REFUSED = [
-    ("megatron-lm", ["plan.pp=4", "plan.dp=2", "plan.schedule=zb_v", "plan.num_chunks=2"], "it has 1f1b and interleaved"),
-    ("megatron-lm", ["plan.recompute=per_op"], "not every other multiply"),
-    ("megatron-lm", ["training.optimizer=adafactor"], "it has adam, sgd and muon"),
-    ("megatron-lm", ["model.norms_per_layer=4"], "two norms"),
-    ("megatron-lm", ["plan.schedule=breadth_first", "plan.num_chunks=2"], "plan.schedule=1f1b --set plan.num_chunks=1"),
-    ("megatron-lm", ["plan.offloaded_layers=4", "plan.recompute=full"], "not with recomputation"),
-    ("megatron-lm", ["plan.zero_stage=0", "plan.optimizer_offload=1"], "only its distributed optimizer"),
-    ("megatron-lm", ["plan.zero_stage=3", "plan.reshard_after_forward=false", "plan.pp=2", "plan.dp=4"], "pipelines"),
-    ("megatron-bridge", ["plan.zero_stage=3", "plan.reshard_after_forward=false"], "drops what it gathered"),
-    ("torchtitan", ["plan.zero_stage=1"], "FSDP shards weights too"),
-    ("torchtitan", ["plan.zero_stage=3", "plan.pp=4", "plan.schedule=zb_h1"], "it has 1f1b, gpipe, interleaved"),
-    ("torchtitan", ["plan.zero_stage=3", "plan.recompute=selective"], "every other multiply"),
-    ("torchtitan", ["plan.zero_stage=3", "model.num_mtp_layers=1"], "no multi-token prediction"),
-    ("torchtitan", ["plan.dp=1", "plan.tp=8", "plan.sequence_parallel=true"], "one replica has not"),
-    ("torchtitan", ["model=qwen3-4b", "plan.zero_stage=3", "plan.pp=2", "plan.dp=4"], "no pipelining"),
-    ("megatron-lm", ["plan.tp=2", "plan.dp=4", "plan.placement=dp-tp-cp-pp"], "ranks lie as tp-cp-dp-pp or tp-cp-pp-dp"),
-    ("deepspeed", ["plan.pp=2"], "or export to megatron-lm"),
-    ("deepspeed", ["plan.optimizer_offload=0.5"], "under stage 3 only"),
-    ("deepspeed", ["plan.sharding_group=4"], "over all GPUs"),
-]  # fmt: skip
-
-
-@rows(("framework", "overrides", "why"), REFUSED)
+@rows(("framework", "overrides", "why"), TABLES["refused"])
 def test_what_a_framework_cannot_run_is_refused_with_the_reason(framework, overrides, why):
     with pytest.raises(SpecError, match=re.escape(why)):
         export_scenario(llama(*overrides), framework)
@@ -198,21 +176,7 @@ def arguments(*overrides):
     return found
 
 
-WRITTEN = [
-    ([], {"--use-distributed-optimizer": [], "--num-query-groups": ["8"], "--padded-vocab-size": ["128256"], "--swiglu": []}),
-    (["plan.zero_stage=3"], {"--use-megatron-fsdp": [], "--data-parallel-sharding-strategy": ["optim_grads_params"], "--ckpt-format": ["fsdp_dtensor"]}),
-    (["plan.zero_stage=3", "plan.reshard_after_forward=false"], {"--use-torch-fsdp2": [], "--torch-fsdp2-no-reshard-after-forward": [], "--no-gradient-accumulation-fusion": []}),
-    (["training.precision=fp8", "training.high_precision_layers=3"], {"--fp8-recipe": ["tensorwise"], "--num-layers-at-start-in-bf16": ["2"], "--num-layers-at-end-in-bf16": ["1"]}),
-    (["training.tokens=1048576000"], {"--train-iters": ["4000"]}),
-    (["training.tokens=1e9"], {"--train-samples": ["244141"]}),
-    (["stack.cuda_graphs=full_iteration"], {"--cuda-graph-scope": ["full_iteration"], "--no-check-for-nan-in-loss-and-grad": []}),
-    (["plan.cp=2", "plan.dp=4", "stack.overlap_context=false"], {"--cp-comm-type": ["allgather"]}),
-    (["model.layer_types=[sliding_attention, full_attention]", "model.sliding_window=128"], {"--window-size": ["127,0"], "--window-attn-skip-freq": ["([1,0]*16)"]}),
-    (["model=deepseek-v3", "plan.ep=8", "stack.expert_dispatcher=deepep"], {"--moe-layer-freq": ["([0]*3+[1]*58)"], "--moe-flex-dispatcher-backend": ["deepep"], "--mtp-num-layers": ["1"], "--qk-head-dim": ["128"]}),
-]  # fmt: skip
-
-
-@rows(("overrides", "expected"), WRITTEN)
+@rows(("overrides", "expected"), TABLES["written"])
 def test_megatron_lm_options(overrides, expected):
     found = arguments(*overrides)
     assert {name: found.get(name) for name in expected} == expected
@@ -228,31 +192,14 @@ def test_a_script_reads_in_bash_and_starts_the_right_program():
         assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
 
 
-CHANGES = [
-    ("megatron-lm", ["plan.recompute=full"], ["plan.tp=2", "plan.dp=4"], ["remove: --recompute-granularity full, ", "size from 1 to 2"]),
-    ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=3"], ["change: zero_optimization.stage from 2 to 3"]),
-    ("deepspeed", ["plan.zero_stage=2"], ["plan.zero_stage=2"], ["stays as it is"]),
-    ("deepspeed", ["plan.tp=2", "plan.dp=4"], ["plan.zero_stage=2"], []),  # which no script of DeepSpeed's can be
-]  # fmt: skip
-"""A framework, a plan that is run so far, another, and what the other's file says of the script of the first."""
-
-
-@rows(("framework", "own", "other", "says"), CHANGES)
+@rows(("framework", "own", "other", "says"), TABLES["changes"])
 def test_what_a_script_has_to_lose_change_and_gain_is_said(framework, own, other, says):
     told = "\n".join(export_scenario(llama(*other), framework).beside_own(llama(*own)).account_lines())
     assert ("your own plan" in told) == bool(says)
     assert [each for each in says if each not in told] == []
 
 
-ASKED = [
-    ([], "gradient_checkpointing", "leave it off"),
-    (["plan.recompute=full"], "gradient_checkpointing", "Set gradient_checkpointing=True"),
-    (["training.adapter_rank=16"], "adapters", "LoraConfig(r=16,"),
-]
-"""A plan for DeepSpeed, and what the user's own program must do for it to be that plan."""
-
-
-@rows(("overrides", "name", "says"), ASKED)
+@rows(("overrides", "name", "says"), TABLES["asked"])
 def test_deepspeed_says_what_the_program_has_to_set(overrides, name, says):
     yours = export_scenario(llama(*overrides), "deepspeed").account.yours
     assert [says in entry.note for entry in yours if entry.name == name] == [True]
