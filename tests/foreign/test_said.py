@@ -23,9 +23,10 @@ def imported(name, more):
         {"kind": name, "data": SMALL[name], "given": {"cluster": "superpod-h100", "gpus": 8}} if name in SMALL else {}
     )
     group = {"name": "c.json", "kind": None, "given": {}, "text": "", **small, **GROUPS[name]}
-    data = BASES.get(group.get("base"), group.get("data"))
-    if data is not None:
-        text = json.dumps(with_keys(data, more))
+    if "base" in group:
+        group["data"] = with_keys(BASES[group["base"]], group.get("more", {}))
+    if "data" in group:
+        text = json.dumps(with_keys(group["data"], more))
     else:
         text = group["text"] + ("\n" if "\n" in group["text"] else " " * bool(group["text"])) + more
     return import_text(text, group["name"], Given(**group["given"]), kind=group["kind"])

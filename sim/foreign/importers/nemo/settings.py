@@ -82,7 +82,7 @@ def scenario_of_megatron(settings: Mapping[str, Any], file: Foreign, kind: str) 
     model = file.model if file.model is not None else _model(keys, recipe.run.get("model"), known, ledger)
     if file.model is None:
         _vocabulary(recipe.model, keys, maker, known, plan["tp"])
-    model = _own_fields(model, keys, recipe.model, known, ledger)
+    model = _own_fields(model, recipe.model, known, ledger)
     shape = whole_shape(model)
     inside.known["experts"] = shape.get("num_experts") or None
     inside.read("dealt")
@@ -199,7 +199,7 @@ def _vocabulary(said: Section, keys: Keys, maker: Any, known: Mapping[str, Any],
         said.took("vocab_size", rows, f"tokenizer.vocab_size {words:,}, to a multiple of {128 * tp}")
 
 
-def _own_fields(model: Any, keys: Keys, said: Section, known: Mapping[str, Any], ledger: Ledger) -> Any:
+def _own_fields(model: Any, said: Section, known: Mapping[str, Any], ledger: Ledger) -> Any:
     """The model with what the recipe changes of it, and as many modules of multi-token prediction as it trains."""
     shape = whole_shape(model)
     changes = {field: value for field, value in said.items() if shape.get(field) != value}

@@ -50,7 +50,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     if whole and plan["tp"] > 1 and "sequence_parallel" not in plan:
         plan.took("sequence_parallel", False, "no sequence_parallel")
     if not whole:
-        _laid_over(plan, training, keys, off, file)
+        _laid_over(plan, training, off, file)
     for field, names in known["overlaps"].items():
         switched_off = next((name for name in names if name in off), None)
         if switched_off is not None and field not in stack:
@@ -59,7 +59,7 @@ def read_nemo_yaml(kind: str, file: Foreign) -> dict[str, Any]:
     return {**recipe.sections, "model": model, "cluster": machine.section(gpus)}
 
 
-def _laid_over(plan: Section, training: Section, keys: Settings, off: list[str], file: Foreign) -> None:
+def _laid_over(plan: Section, training: Section, off: list[str], file: Foreign) -> None:
     """What a file leaves to the recipe that it is laid over: to the framework here, as far as that knows it."""
     why = "the rest of the recipe that it is laid over is not in this file; the framework's habits are taken"
     file.ledger.ignore("model", "part of it", why, matters=True)
