@@ -22,7 +22,6 @@ from sim.reliability.storing import storing_of
 from sim.specs.yaml12 import load_yaml
 from sim.traffic.exchanges import step_collectives
 from sim.work.layers import deal_stages
-from sim.work.optimizer import GRADIENT_WIDTH
 
 TABLES = Path(__file__).parent / "published" / "claims"
 NAMES = ("papers", "mechanisms")
@@ -252,10 +251,7 @@ def data_parallel_cut(scenario: Scenario) -> CutTraffic:
     nbytes, rate = 0.0, 0.0
     for rank in range(plan.pp):
         part = sum(each.part for each in stages if each.index % plan.pp == rank)
-        grads = (
-            params_of(np.array([part]), plans.layouts)[HELD][0].item()
-            * GRADIENT_WIDTH[scenario.stack.gradient_precision]
-        )
+        grads = params_of(np.array([part]), plans.layouts)[HELD][0].item() * scenario.stack.gradient_bytes
         crossing = 2 * plan.tp * passes * (n - 1) / n * grads
         nbytes += crossing
         rate += crossing / float(collective(grads, group, plans.costs.fabric))

@@ -27,7 +27,6 @@ from sim.network.placement import (
 from sim.specs import ClusterSpec, ModelSpec, Profile, Scenario, StackSpec, TrainingSpec
 from sim.units import show
 from sim.work.operations import adapters_of
-from sim.work.optimizer import GRADIENT_WIDTH
 from sim.work.pieces import Cut
 
 _OTHER_NETWORK = 0.1
@@ -55,11 +54,6 @@ class CostModel:
     fabric: Fabric
     host: Host
     forward_setup_s: float
-
-    @property
-    def gradient_width(self) -> int:
-        """Bytes of a main gradient. [bytes]"""
-        return GRADIENT_WIDTH[self.stack.gradient_precision]
 
     def noting(self) -> ComputeModel:
         """Return the compute model with notes of its own."""

@@ -14,7 +14,7 @@ from sim.specs import Scenario
 from sim.units import show
 from sim.work.layers import HEAD
 from sim.work.memory import MemoryUse
-from sim.work.optimizer import GRADIENT_WIDTH, state_bytes, update_bytes
+from sim.work.optimizer import state_bytes, update_bytes
 from sim.work.sums import model_layers, params
 
 
@@ -60,7 +60,7 @@ def peak_memory(
     kept_here = total * ~fp32_shards
     if training.adapter_rank:
         kept_here = trained * ~fp32_shards + frozen * (total - trained)
-    grad_width = np.where(fp32_shards, 4, GRADIENT_WIDTH[stack.gradient_precision])
+    grad_width = np.where(fp32_shards, 4, stack.gradient_bytes)
     # Of 32-bit shards a GPU casts its own too, but for experts that are on no other and so are no shards.
     cast = fp32_shards * (shards - held[HELD][1] * (layouts.expert_shards.size[plans.layout] == 1))
     of_logits = logits * prices.logits_bytes[of_cut]
@@ -147,7 +147,7 @@ def _gathered_bytes(plans: Plans, whole: Number, most: Number) -> Number:
         at_work = experts * (2 if model.gated_mlp else 1) / (3 if model.gated_mlp else 2)
     else:
         at_work = model.hidden_size * model.intermediate_size / tp
-    gradients = GRADIENT_WIDTH[stack.gradient_precision] * np.minimum(at_work, most) * plans.shards_gradients
+    gradients = stack.gradient_bytes * np.minimum(at_work, most) * plans.shards_gradients
     if training.adapter_rank:
         gradients = gradients * 0.0
     # One is gathered ahead of the one at work, by FSDP2's implicit prefetch and by the first FSDP's limit_all_gathers.

@@ -198,7 +198,7 @@ def _once_a_step(
     if zero_stage and layouts.between is not None:
         passed = passed + 2.0 * (layouts.between.size > 1) * layouts.shard_of(trained)
     sent, reduce = ((each * kinds.number).sum(axis=0) / kinds.number.sum(axis=0) for each in (passed, found[0]))
-    share = costs.fabric.hidden_share(layouts.data, sent * costs.gradient_width, reduce)
+    share = costs.fabric.hidden_share(layouts.data, sent * costs.stack.gradient_bytes, reduce)
     return found, np.broadcast_to(share, len(layouts))
 
 
@@ -270,7 +270,7 @@ def tied_reduction(plans: Plans, deal: Deal) -> PlanFloats:
 def _sums_of_tables(layouts: Layouts) -> Floats:
     """All-reduce of a table's gradient between two ranks, inside an NVLink domain and across; (2, layouts).  [s]"""
     costs = layouts.costs
-    nbytes = costs.model.vocab_size * costs.model.hidden_size / layouts.tp * costs.gradient_width
+    nbytes = costs.model.vocab_size * costs.model.hidden_size / layouts.tp * costs.stack.gradient_bytes
     shared = layouts.tp * layouts.data.size > 1
     near = min(2, costs.cluster.nvlink_domain_gpus)
     pairs = [Group(2, np.full(len(layouts), within), shared) for within in (near, 1)]

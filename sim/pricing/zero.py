@@ -125,7 +125,7 @@ def moved_once(
     copies : of the model, which sum gradients together.
     """
     costs, whole = layouts.costs, layouts.of_copies(copies)
-    gradient, weight = costs.gradient_width, costs.training.activation_bytes
+    gradient, weight = costs.stack.gradient_bytes, costs.training.activation_bytes
     if zero_stage == 0:
         return _pair("all_reduce", "data", trained, gradient, whole), []
     reduction = reduced_to_shards(trained, gradient, whole) if zero_stage == 1 else []
@@ -206,7 +206,7 @@ def _of_blocks(layouts: Layouts, alone: bytes) -> Floats:
     """
     costs, width = layouts.costs, np.array(gathered_widths(layouts.costs), dtype=float)[:, np.newaxis]
     params = params_of(blocks_sharing(costs.model, np.frombuffer(alone, dtype=bool)), layouts)
-    gradients = params[TRAINED].sum(axis=0) * costs.gradient_width
+    gradients = params[TRAINED].sum(axis=0) * costs.stack.gradient_bytes
     moves, seconds = visit_moves(layouts, params, width)
     card = [move_seconds(each, costs.fabric, on_card=True) for each in moves]
     return np.stack([params[HELD].sum(axis=0) * width, gradients, *seconds, *card])
@@ -295,14 +295,14 @@ def visit_moves(
     pieces, at_once = stack.gathers_per_layer, stack.gathers_per_layer if stack.slice_s else 1
     moves = (
         gathered(params[HELD], gathered_width, layouts, pieces),
-        reduced_to_shards(params[TRAINED], costs.gradient_width, layouts, at_once),
+        reduced_to_shards(params[TRAINED], costs.stack.gradient_bytes, layouts, at_once),
     )
     slicing = stack.slice_s * size * (np.asarray(size) > 1)  # cutting a buffer into a slice for each rank
     gather, reduce = (move_seconds(each, costs.fabric) + each[0].pieces * slicing for each in moves)
     if stack.slice_s:  # zeros are written, what arrived or is to be sent is read and written
         copied = (np.asarray(size) > 1) / costs.compute.memory_bandwidth("copy")
         gather = gather + 3 * params[HELD].sum(axis=0) * gathered_width * copied
-        reduce = reduce + 2 * params[TRAINED].sum(axis=0) * costs.gradient_width * copied
+        reduce = reduce + 2 * params[TRAINED].sum(axis=0) * costs.stack.gradient_bytes * copied
     return moves, (gather, reduce)
 
 

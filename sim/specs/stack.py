@@ -301,6 +301,11 @@ class StackSpec(Spec):
             yield "cuda_graph_scope: moe_preprocess follows the router in one graph; add moe_router"
 
     @property
+    def gradient_bytes(self) -> int:
+        """Bytes of a main gradient. [bytes]"""
+        return 4 if self.gradient_precision == "fp32" else 2
+
+    @property
     def sms_of_dispatcher(self) -> int | None:
         """Streaming multiprocessors that carry tokens to experts; None where NCCL does."""
         usual = {"deepep": 20, "hybridep": 16}.get(self.expert_dispatcher)

@@ -293,7 +293,7 @@ def _of_all(scenario: Scenario, plans: Plans, whole: Floats, updates: float, cop
     held = params_of(whole[np.newaxis], layouts)[TRAINED] * (copies / scenario.plan.pp)
     reduction, gather = moved_once(layouts, held, stage, copies)
     if stage == 2:
-        at_turns = reduced_to_shards(held, layouts.costs.gradient_width, layouts)
+        at_turns = reduced_to_shards(held, layouts.costs.stack.gradient_bytes, layouts)
         turns = 1.0 if plans.at_visits else float(scenario.num_forwards)
         yield from _listed("reduce gradients", at_turns, turns)
     yield from _listed("reduce gradients", reduction, updates)

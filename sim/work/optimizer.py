@@ -16,8 +16,6 @@ from sim.arrays import Number
 from sim.specs import StackSpec, TrainingSpec
 from sim.work.operations import Cause, Kernel, Weight, matmul, memory
 
-GRADIENT_WIDTH = {"fp16": 2, "bf16": 2, "fp32": 4}
-
 #: Blocks of so many moments in 8 bits share an fp32 scale (bitsandbytes' and torchao's optimizers).
 BLOCK = 256
 #: Of one moment. fp8 has one scale a tensor (Transformer Engine's FusedAdam). [bytes]
@@ -109,7 +107,7 @@ def optimizer_work(
     Unfused, as in Megatron-LM of 2021 (`optimizer.py`, Float16OptimizerWithFloat16Params): gradients are copied to
     fp32, unscaled, their norm is taken, they are clipped, Adam runs, weights are copied back, gradients are cleared.
     """
-    grad, width = GRADIENT_WIDTH[stack.gradient_precision], training.activation_bytes
+    grad, width = stack.gradient_bytes, training.activation_bytes
     # The master weight read and written (a half of it where the other is the weight); without, the weight read.
     master = {"fp32": 8, "fp16": 4, "none": width if width == 2 else 8}[training.master_precision]
     state = master * params + 2 * moment_bytes(training) * moments

@@ -20,7 +20,6 @@ from sim.arrays import Number
 from sim.specs import ModelSpec, StackSpec, TrainingSpec
 from sim.specs.base import FORMATS, Format
 from sim.work.operations import Adapters, Cause, Collective, Kernel, Layout, Operation, Tensor, Weight, matmul, memory
-from sim.work.optimizer import GRADIENT_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +443,7 @@ def linear_kernels(
     With fused accumulation the weight gradient's epilogue reads and writes the main gradient instead of writing a
     fresh 16-bit one.
     """
-    output = 2 * GRADIENT_WIDTH[stack.gradient_precision] if stack.fused_gradient_accumulation else width
+    output = 2 * stack.gradient_bytes if stack.fused_gradient_accumulation else width
     multiply = partial(matmul, width=width, batch=batch, cause=cause)
     return (
         multiply(name, tokens, n, k, layout="nt"),
@@ -507,7 +506,7 @@ def norm_kernels(elements: Number, stack: StackSpec, width: float, count: Number
 
 def accumulation(params: Number, stack: StackSpec, width: int) -> tuple[Kernel, ...]:
     """Return what adds a micro-batch's weight gradients to the main gradients."""
-    main = GRADIENT_WIDTH[stack.gradient_precision]
+    main = stack.gradient_bytes
     if stack.fused_gradient_accumulation:
         return ()  # the weight-gradient multiply's epilogue does it: see linear_kernels
     if main > width and not stack.fused_gradient_cast:
