@@ -297,19 +297,17 @@ def _fused_core(write: Writer, kind: LayerKind) -> _Both:
     queries, outputs = model.num_heads * d / cut.tp, model.num_heads * of_values / cut.tp
     inputs = queries + key_value_width(model, cut.tp)
     nbytes = cut.tokens * (_core_width(write) * inputs + cut.width * outputs)
-    casts: tuple[Kernel, ...] = ()
-    casts_back: tuple[Kernel, ...] = ()
+    beside: list[tuple[Kernel, Kernel]] = []
     if _core_width(write) < cut.width:
         # Queries, keys and values are cast to 8 bits before the core, the output's gradient in its backward.
         moved = FORMATS["fp8"].cast * cut.tokens
-        casts = (memory("casts of queries, keys, values", moved * inputs, 3),)
-        casts_back = (memory("cast of the output's gradient", moved * outputs),)
+        casts = memory("casts of queries, keys, values", moved * inputs, 3)
+        beside.append((casts, memory("cast of the output's gradient", moved * outputs)))
     if stack.masked_attention:
         skipped, length, masked = 1.0, s, _mask(write, heads * rows * s)
-        casts, casts_back = (*casts, masked), (*casts_back, masked)
+        beside.append((masked, masked))
     if in_a_ring(write):
-        steps, steps_back = ring_steps(write, outputs, queries, _core_width(write) < cut.width)
-        casts, casts_back = (*casts, steps), (*casts_back, steps_back)
+        beside.append(ring_steps(write, outputs, queries, _core_width(write) < cut.width))
     padded = 0.5 * (padded_head(d, stack.flash_version) + padded_head(of_values, stack.flash_version))
     draws = heads * rows * s * skipped * bool(model.dropout)
     there, back = (
@@ -322,7 +320,7 @@ def _fused_core(write: Writer, kind: LayerKind) -> _Both:
             ("flash attention", 1.0, 1.0, False), ("flash attention backward", multiplies, 2.0, True)
         )
     )  # fmt: skip
-    return (*casts, there), (*casts_back, back)
+    return (*(one for one, _ in beside), there), (*(other for _, other in beside), back)
 
 
 def _seen_share(write: Writer, kind: LayerKind, seen: Number) -> tuple[Number, Number]:

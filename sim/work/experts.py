@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 
 from sim.arrays import Number
-from sim.specs import ModelSpec, StackSpec
+from sim.specs import ModelSpec
 from sim.work.operations import Collective, Kernel, Tensor, Weight, memory
 from sim.work.pieces import Cut, Writer
 from sim.work.routing import busiest_share, different
@@ -178,8 +178,14 @@ def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
     weights = [Weight(outer, inner, to.experts, of_experts=True)]
     weights += [Weight(to.experts * outer, of_experts=True)] * biased
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
-    forward, backward = _biases(cut.width * to.copies * outer, to.experts, model)
-    write.add("experts' biases", "experts", forward=forward, input_grad=backward)
+    if biased and model.gated_mlp:
+        # Grouped multiplies leave biases out, since each is weighted as its token is: expert by expert a product in
+        # fp32 and a sum, then all joined and cast; autograd's gradient of both factors, summed, and each bias's gradient
+        # added to the main one, as that of the multiply before [3]_. Bytes and kernels as torch dispatches them.
+        bias, nbytes = partial(memory, sort="strided"), cut.width * to.copies * outer
+        forward = bias("experts' biases", 14 * nbytes, 2 + 2 * to.experts)
+        backward = bias("experts' biases backward", 20 * nbytes, 3 + 8 * to.experts)
+        write.add("experts' biases", "experts", forward=(forward,), input_grad=(backward,))
     return down
 
 
@@ -207,8 +213,9 @@ def _router(write: Writer, y: Tensor) -> None:
 def _activation(write: Writer, up: Tensor) -> Tensor:
     """The activation of copies, and the token's weight for the expert; none where it is inside the multiplies.
 
-    One that is clamped (OpenAI 2025, arXiv:2508.10925, section 2.1) limits both halves and joins them again before a
-    fused kernel, and autograd writes a mask for every limit [3]_; a compiler makes one kernel of it.
+    One that is clamped, of experts with biases and gates (OpenAI 2025, arXiv:2508.10925, section 2.1), limits both
+    halves and joins them again before a fused kernel, and autograd writes a mask for every limit [3]_; a compiler makes
+    one kernel of it.
     """
     model, stack, inputs = write.model, write.stack, write.inputs
     y = up.like(f"{up.name} activated", up.columns / inputs)
@@ -218,45 +225,19 @@ def _activation(write: Writer, up: Tensor) -> Tensor:
         write.activation_input(up),
         *(y.like(f"{y.name}: factor {place}") for place in range(0 if fused else inputs)),
     )
-    kernels = activation_kernels(write.cut.width * y.rows * y.columns, model, stack)
-    module, (forward, backward) = ("experts", ((), ())) if stack.fused_experts else ("moe_act", kernels)
-    write.add("experts' activation", module, reads=(up,), writes=(y,), kept=kept, forward=forward, input_grad=backward)
-    return y
-
-
-def activation_kernels(
-    nbytes: Number, model: ModelSpec, stack: StackSpec
-) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Return the activation of copies of one width of `nbytes`: forward, backward."""
-    inputs = 2 if model.gated_mlp else 1
-    times, kernels, sort = (inputs + 1, 2 * inputs + 1), (1, 1), "activation"
-    if _clamped(model) and not stack.compiled:
-        times, kernels, sort = (11, 20), (4, 10), "strided"
+    times, launches, sort = (inputs + 1, 2 * inputs + 1), (1, 1), "activation"
+    if model.mlp_bias and model.gated_mlp and not stack.compiled:
+        times, launches, sort = (11, 20), (4, 10), "strided"
     elif model.gated_mlp and not stack.fused_bias_activation:  # of halves of a matrix, whose gradients are joined
-        times, kernels, sort = (5, 13), (2, 4), "apart"
-    return (
-        (memory("experts' activation", times[0] * nbytes, kernels[0], sort=sort),),
-        (memory("experts' activation backward", times[1] * nbytes, kernels[1], sort=sort),),
-    )
-
-
-def _clamped(model: ModelSpec) -> bool:
-    """Experts with biases and a clamped activation, as gpt-oss has them."""
-    return bool(model.mlp_bias and model.gated_mlp)
-
-
-def _biases(nbytes: Number, experts: Number, model: ModelSpec) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """Biases of so many experts' outputs of `nbytes`: forward, backward.
-
-    Grouped multiplies leave them out, since each is weighted as its token is: expert by expert a product in fp32 and a
-    sum, then all joined and cast; autograd's gradient of both factors, summed, and each bias's gradient added to the
-    main one, as that of the multiply before [3]_. Bytes and kernels as torch dispatches them.
-    """
-    if not _clamped(model):
-        return (), ()
-    bias = partial(memory, sort="strided")
-    forward = bias("experts' biases", 14 * nbytes, 2 + 2 * experts)
-    return (forward,), (bias("experts' biases backward", 20 * nbytes, 3 + 8 * experts),)
+        times, launches, sort = (5, 13), (2, 4), "apart"
+    moved, alone = write.cut.width * y.rows * y.columns, not stack.fused_experts
+    forward = memory("experts' activation", times[0] * moved, launches[0], sort=sort)
+    backward = memory("experts' activation backward", times[1] * moved, launches[1], sort=sort)
+    write.add(
+        "experts' activation", "moe_act" if alone else "experts", reads=(up,), writes=(y,), kept=kept,
+        forward=(forward,) * alone, input_grad=(backward,) * alone,
+    )  # fmt: skip
+    return y
 
 
 def _layouts(write: Writer, copies: Tensor, to: Routed) -> tuple[tuple[Kernel, ...], ...]:
