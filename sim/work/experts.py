@@ -180,8 +180,8 @@ def _multiplied(write: Writer, copies: Tensor, to: Routed) -> Tensor:
     each(down.name, x=activated, outs=[down], weights=weights, cut_by="rows", moved=(0.0, moved[1]))
     if biased and model.gated_mlp:
         # Grouped multiplies leave biases out, since each is weighted as its token is: expert by expert a product in
-        # fp32 and a sum, then all joined and cast; autograd's gradient of both factors, summed, and each bias's gradient
-        # added to the main one, as that of the multiply before [3]_. Bytes and kernels as torch dispatches them.
+        # fp32 and a sum, then all joined and cast; autograd's gradient of both factors, summed, and each bias's
+        # gradient added to the main one, as that of the multiply before [3]_. Bytes and kernels as torch dispatches.
         bias, nbytes = partial(memory, sort="strided"), cut.width * to.copies * outer
         forward = bias("experts' biases", 14 * nbytes, 2 + 2 * to.experts)
         backward = bias("experts' biases backward", 20 * nbytes, 3 + 8 * to.experts)
