@@ -212,8 +212,9 @@ class Rows:
             ends = pipelines.find_ends()
             if zero_stage.ndim == 3:
                 ends = ends[:, which]
-                passes = (each[:, which] for each in (pipelines.forward, pipelines.backward))
-                pipelines = EvenPipelines(*pipelines[:-2], *passes)
+                pipelines = pipelines._replace(
+                    forward=pipelines.forward[:, which], backward=pipelines.backward[:, which]
+                )
             return self._ended(pipelines, ends, once)
 
         if np.ndim(beside) == 0 or beside.all() or not beside.any():
