@@ -93,32 +93,24 @@ def shape_of(architecture: dict[str, Any], keys: ConfigKeys) -> Fields:
     for part, rules in architecture.items():
         if part == "switches":
             for key, rule in rules.items():
-                found |= _switched(key, rule, keys)
+                switched = keys.flag(key)  # left out, or null, is false where the class says nothing
+                if "refused" in rule and switched is rule["refused"]:
+                    raise keys.wrong(key, switched, rule["because"])
+                found |= rule.get(bool(switched), {})
         elif part == "readers":
             for name in rules:
                 found |= {field: value for field, value in fields_of(name, keys).items() if value is not None}
         elif part == "equal":
             for key, (other, because) in rules.items():
-                value = keys.whole(key)
-                if value is not None and value != keys.raw(other):
-                    raise keys.wrong(key, value, because.format(keys.raw(other)))
+                number = keys.whole(key)
+                if number is not None and number != keys.raw(other):
+                    raise keys.wrong(key, number, because.format(keys.raw(other)))
         elif part == "forbidden":
             for key, because in rules.items():
                 value = keys.take(key)[1]
                 if value:
                     raise keys.wrong(key, value, because)
     return found
-
-
-def _switched(key: str, rule: Mapping[Any, Any], keys: ConfigKeys) -> Fields:
-    """Fields that a key sets by being true or false; left out, or null, is false where the class says nothing."""
-    value = keys.flag(key)
-    if "refused" in rule:
-        if value is rule["refused"]:
-            raise keys.wrong(key, value, rule["because"])
-        return {}
-    fields: Fields = rule.get(bool(value), {})
-    return fields
 
 
 TIE = "tie_word_embeddings"

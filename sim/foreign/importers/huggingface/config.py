@@ -68,7 +68,10 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
     told = _without_defaults(model)
     ledger.took("model", kind, ", ".join(f"{name} {short(value)}" for name, value in told.items() if name != "name"))
     _sizes(model, keys)
-    _dropout(model, keys)
+    for key in table(KIND)["dropout"]:
+        _set(model, "dropout", (key,), keys.number, keys)
+        if not model.get("dropout", 0) < 1:
+            raise keys.wrong(key, model["dropout"], "must be below 1")
     _further_tokens(model, keys)
     _scaled_rotary(model, keys)
     _set(model, "tied_embeddings", ("tie_word_embeddings",), keys.flag, keys)
@@ -143,17 +146,6 @@ def _further_tokens(model: Section, keys: ConfigKeys) -> None:
         )
     else:
         model.took("num_mtp_layers", number, f"{key}; where they are not trained, --set model.num_mtp_layers=0")
-
-
-def _dropout(model: Section, keys: ConfigKeys) -> None:
-    for key in table(KIND)["dropout"]:
-        if key in keys:
-            said, value = keys.says(key), keys.number(key)
-            assert value is not None
-            if not value < 1:
-                raise keys.wrong(key, value, "must be below 1")
-            if "dropout" not in model:
-                model["dropout"] = model.took("dropout", value, key) if said else value
 
 
 def _without_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
