@@ -147,17 +147,16 @@ class Account(Rows):
             if self.value(path) not in values:
                 self.refuse(path, why, f"--set {path}={_shown(values[0])}")
 
-    def settle(self, base: Mapping[str, Any] | None = None) -> None:
-        """Account for every field that was not mentioned: those at their defaults are silent, the others are unsaid,
-        for the table's reason.
-
-        base : fields of the stack that the framework has by itself; a stack's field is silent where it has that value.
-
-        Raises SpecError: with every reason for which the framework cannot run the plan.
-        """
+    def settle(self) -> None:
+        """Account for every field that was not mentioned: those at their defaults, or as the framework has them by
+        itself, are silent, the others are unsaid, for the table's reason. Raises SpecError: every reason for which the
+        framework cannot run the plan."""
         if self.refused:
             raise SpecError("\n".join(self.refused))
-        own, table = self._own_stack() if base is None else base, exporter_table(self.kind)
+        scenario, table = self.scenario, exporter_table(self.kind)
+        sections = {name: getattr(scenario, name).model_dump() for name in ("model", "cluster", "plan", "training")}
+        found = resolve_stack({"framework": table["framework"]}, sections)
+        own = type(scenario.stack).read(found.fields, "stack").model_dump()
         idle = (path for path, (other, value) in table.get("idle", {}).items() if self.value(other) == value)
         silent = (*table.get("silent", ()), *idle)
         for section in SECTIONS:
@@ -169,27 +168,13 @@ class Account(Rows):
                 default = own.get(name, info.default) if section == "stack" else info.default
                 if value == default or (section != "stack" and name not in record.model_fields_set):
                     continue
-                reason = self._reason(path)
+                fitting = (why for why, patterns in table["unsaid"].items() if _fits(path, patterns))
+                reason = str(next(fitting, "not known to the exporter"))
                 if section == "stack" and not reason.startswith("measured"):
                     reason = f"{reason}: this estimate assumes {_shown(value)}, {self.title} uses {_shown(default)}"
                 self._note(self.unsaid, path, reason)
         for name, why in table.get("yours", {}).items():
             self.ask(name, why)
-
-    def _own_stack(self) -> dict[str, Any]:
-        """Fields of the stack that the framework has by itself, for this model and plan."""
-        table = exporter_table(self.kind)
-        sections = {
-            name: getattr(self.scenario, name).model_dump() for name in ("model", "cluster", "plan", "training")
-        }
-        found = resolve_stack({"framework": table["framework"]}, sections)
-        return type(self.scenario.stack).read(found.fields, "stack").model_dump()
-
-    def _reason(self, path: str) -> str:
-        for reason, patterns in exporter_table(self.kind)["unsaid"].items():
-            if _fits(path, patterns):
-                return str(reason)
-        return "not known to the exporter"
 
     def _note(self, entries: list[LedgerEntry], path: str, why: str) -> None:
         self._mentioned.add(path)

@@ -73,7 +73,10 @@ def read_model(data: Any, ledger: Ledger) -> dict[str, Any]:
         if not model.get("dropout", 0) < 1:
             raise keys.wrong(key, model["dropout"], "must be below 1")
     _further_tokens(model, keys)
-    _scaled_rotary(model, keys)
+    stretch = next((keys.raw(key) for key in ("rope_scaling", "rope_parameters") if keys.raw(key)), None)
+    named = (stretch.get("rope_type"), stretch.get("type")) if isinstance(stretch, Mapping) else ()
+    if {"yarn", "deepseek_yarn"} & {*map(str, named)}:  # kernels of latent attention scale what they turn
+        model.took("rotary_scaled", True, "rope_scaling: yarn")
     _set(model, "tied_embeddings", ("tie_word_embeddings",), keys.flag, keys)
     rows = architecture.get("further_rows", 0)
     if rows:
@@ -124,14 +127,6 @@ def _set(model: Section, field: str, names: Sequence[str], take: Callable[..., A
         model[field] = value
     else:
         model.took(field, value, said)
-
-
-def _scaled_rotary(model: Section, keys: ConfigKeys) -> None:
-    """YaRN by the name of the stretch (Sarvam says deepseek_yarn); kernels of latent attention scale what they turn."""
-    stretch = next((keys.raw(key) for key in ("rope_scaling", "rope_parameters") if keys.raw(key)), None)
-    kinds = (stretch.get("rope_type"), stretch.get("type")) if isinstance(stretch, Mapping) else ()
-    if any(kind in ("yarn", "deepseek_yarn") for kind in kinds):
-        model.took("rotary_scaled", True, "rope_scaling: yarn")
 
 
 def _further_tokens(model: Section, keys: ConfigKeys) -> None:

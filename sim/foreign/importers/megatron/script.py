@@ -173,19 +173,16 @@ def _command(file: Foreign) -> tuple[Script, Training]:
         return read_script("", ledger, file.given, file.folder), Training(launcher, "", words)
     if is_yaml(file.text):
         script = read_script("", ledger, file.given, file.folder)
-        return script, Training(_job(ledger.where), "", yaml_words(file.text, ledger.where))
+        # A functional test's folder says nodes and GPUs of each: 1N8G.
+        job = re.search(r"_(\d{1,4})N(\d{1,3})G(?=[_/])", ledger.where)
+        launcher = ["--nnodes", job[1], "--nproc-per-node", job[2]] if job else []
+        return script, Training(launcher, "", yaml_words(file.text, ledger.where))
     script = read_script(file.text, ledger, file.given, file.folder)
     command = training_command(script, ledger)
     named = Arguments(command.words, Ledger("")).text("yaml-cfg")
     if named is not None:
         raise ledger.error(f"--yaml-cfg {MARK.sub('?', named)} counts instead of all other arguments; import that file")
     return script, command
-
-
-def _job(where: str) -> list[str]:
-    """What a functional test's folder says of the job, as launchers do: 1N8G is one node of 8 GPUs."""
-    found = re.search(r"_(\d{1,4})N(\d{1,3})G(?=[_/])", where)
-    return ["--nnodes", found[1], "--nproc-per-node", found[2]] if found else []
 
 
 def _ask(arguments: Arguments, script: Script, depends: str) -> None:
