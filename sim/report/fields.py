@@ -345,18 +345,17 @@ def _shape(section: SectionReference) -> Schema:
         about = {"description": "The preset from which the other fields here differ."}
         properties["preset"] = about | _preset(section.preset)
     for field in section.fields:
-        value = _clean(field.schema)
+        value = _clean(field.schema, field.unit)
         taken = "Required" if field.required else f"Default: {field.default_words}"
         about = {"description": f"{field.meaning} {taken}."}
         if field.path == "stack.framework":
             value = {"enum": framework_names(titles=True)}
         if kind := PRESET_AT.get(field.path):
             value = {"anyOf": [_preset(kind), value]}
-        if not field.unit:
-            value = _counted(value)
+        if field.unit:
+            properties[field.name] = {**about, **_clean(field.schema, field.unit, bare=False)}
         else:
-            properties[field.name] = {**about, **_quantity(value, field.unit, bare=False)}
-            value = _quantity(value, field.unit, bare=True)
+            value = _counted(value)
         properties[field.long_path.rpartition(".")[2]] = {**about, **value}
     return {"description": section.meaning, "type": "object", "properties": properties, "additionalProperties": False}
 
@@ -368,13 +367,22 @@ def _preset(kind: str) -> Schema:
     return {"enum": sorted({*names, *framework_names(titles=True)}) if kind == "stacks" else names}
 
 
-def _clean(value: Any) -> Any:
-    """Pydantic's schema without titles and defaults, which descriptions tell."""
+def _clean(value: Any, unit: str | None = None, bare: bool = True) -> Any:
+    """Pydantic's schema without titles and defaults, which descriptions tell.
+
+    unit : what numbers are texts with; or beside these numbers, where they may be `bare`.
+    """
     if isinstance(value, list):
-        return [_clean(each) for each in value]
+        return [_clean(each, unit, bare) for each in value]
     if not isinstance(value, dict):
         return value
-    return {key: _clean(each) for key, each in value.items() if key not in ("title", "default", "description")}
+    rest = {
+        key: _clean(each, unit, bare) for key, each in value.items() if key not in ("title", "default", "description")
+    }
+    if unit is None or value.get("type") != "number":
+        return rest
+    text = {"type": "string", "pattern": pattern(unit)}
+    return {"anyOf": [text, rest]} if bare else text
 
 
 def _counted(value: Schema) -> Schema:
@@ -382,15 +390,3 @@ def _counted(value: Schema) -> Schema:
     if value.get("type") in ("integer", "number"):
         return {"anyOf": [{"type": "string", "pattern": COUNT}, value]}
     return {**value, "anyOf": list(map(_counted, value["anyOf"]))} if "anyOf" in value else value
-
-
-def _quantity(value: Any, unit: str, bare: bool) -> Any:
-    """Texts with a unit in place of numbers, or beside them under the name that has the unit."""
-    if isinstance(value, list):
-        return [_quantity(each, unit, bare) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("type") == "number":
-        text = {"type": "string", "pattern": pattern(unit)}
-        return {"anyOf": [text, value]} if bare else text
-    return {key: _quantity(each, unit, bare) for key, each in value.items()}

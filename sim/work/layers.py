@@ -25,7 +25,9 @@ def block_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Bloc
     mtp = Block()
     if model.num_mtp_layers:
         mtp = Block(mtp_operations(model, stack, cut), layers[model.layer_kinds.index(model.mtp_kind)])
-    ends = Block(embedding_operations(model, stack, cut)), Block(head_operations(model, stack, cut))
+    write = Writer(model, stack, cut)
+    _look_up(write, write.stream("hidden state"))
+    ends = Block(tuple(write.operations)), Block(head_operations(model, stack, cut))
     return (*ends, *(Block(layer=each) for each in layers), mtp)
 
 
@@ -152,15 +154,11 @@ def mtp_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operat
     return tuple(write.operations)
 
 
-def embedding_operations(model: ModelSpec, stack: StackSpec, cut: Cut) -> tuple[Operation, ...]:
-    """Return the token (and position) embedding, cut by vocabulary; the reduction after it; its dropout and norm."""
-    write = Writer(model, stack, cut)
-    _look_up(write, write.stream("hidden state"))
-    return tuple(write.operations)
-
-
 def _look_up(write: Writer, x: Tensor, of_model: bool = True) -> None:
-    """Look tokens up; in the embedding `of_model` there may be a table of positions, a dropout and a norm besides."""
+    """Look tokens up in an embedding that is cut by vocabulary, and reduce what is found.
+
+    In that `of_model` there may be a table of positions, a dropout and a norm besides.
+    """
     model, stack, cut, h, w = write.model, write.stack, write.cut, write.model.hidden_size, x.width
     elements, learned, trained = cut.tokens * h, model.position == "learned", cut.adapters is None
     lookups = 2 if learned else 1
