@@ -40,7 +40,7 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     """Projection in, convolution, the state, gated norm, projection out."""
     model, cut, h = write.model, write.cut, write.model.hidden_size
     wide, heads = model.recurrent_widths(kind), model.linear_num_heads / cut.tp
-    w, mamba = cut.width, kind.mixer == "mamba2"
+    mamba = kind.mixer == "mamba2"
     mixed, gates = write.tensor("mixed", wide.mixed / cut.tp), write.tensor("gates", wide.gates / cut.tp)
     convolved, state = mixed.like("convolved"), mixed.like("state's output", wide.values / cut.tp)
     weight, name = Weight(mixed.columns + gates.columns, h), f"{kind.mixer} in"
@@ -50,17 +50,13 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     write.add(
         "convolution", MODULE, reads=(mixed,), writes=(convolved,), kept=(mixed,),
         weights=(Weight(mixed.columns * (model.linear_conv_kernel + mamba)),),
-        forward=(memory("convolution", 2 * w * cut.tokens * mixed.columns),),
-        input_grad=(memory("convolution backward", 4 * w * cut.tokens * mixed.columns, 2),),
+        forward=(memory("convolution", 2 * mixed.nbytes),),
+        input_grad=(memory("convolution backward", 4 * mixed.nbytes, 2),),
     )  # fmt: skip
     # Context parallelism exchanges what comes out of the projections.
-    there, back = (
-        Collective(way, "all_to_all", w * cut.tokens * columns, group="cp")
-        for way, columns in (
-            ("sequence to heads", mixed.columns + gates.columns), ("heads to sequence", state.columns)
-        )
-    )  # fmt: skip
-    exchanged = bool(np.max(cut.cp) > 1)
+    there = Collective("sequence to heads", "all_to_all", mixed.nbytes + gates.nbytes, group="cp")
+    back = Collective("heads to sequence", "all_to_all", state.nbytes, group="cp")
+    sent = (there, back) if np.max(cut.cp) > 1 else ()
     own = {"mamba2": 3 * heads, "gated_delta_net": 2 * heads}.get(kind.mixer, heads + state.columns)
     forward, backward = recurrent_core(
         kind.mixer, cut.tokens, heads, model.linear_num_key_heads / cut.tp, model.linear_head_dim,
@@ -69,19 +65,17 @@ def recurrent(write: Writer, y: Tensor, kind: LayerKind) -> Tensor:
     # States at the ends of chunks are computed again.
     write.add(
         "state", MODULE, reads=(convolved, *steps), writes=(state,), kept=(convolved, *steps), weights=(Weight(own),),
-        forward=(forward,), input_grad=(backward,), sent=(there, back) * exchanged,
-        sent_back=(back, there) * exchanged,
+        forward=(forward,), input_grad=(backward,), sent=sent, sent_back=sent[::-1],
     )  # fmt: skip
     # The gated norm reads the state's output and the gate, writes one; backward reads both and a gradient, writes two.
-    normed, moved = state.like("state's output normed"), w * cut.tokens * state.columns
+    normed = state.like("state's output normed")
     write.add(
         "gated norm", MODULE, reads=(state,), writes=(normed,), kept=(state,),
         weights=(Weight(state.columns if mamba else model.linear_head_dim),),
-        forward=(memory("gated norm", 3 * moved, 1, sort="norm"),),
-        input_grad=(memory("gated norm backward", NORM_PASSES.get(kind.mixer, 5) * moved, 2, sort="norm"),),
+        forward=(memory("gated norm", 3 * state.nbytes, 1, sort="norm"),),
+        input_grad=(memory("gated norm backward", NORM_PASSES.get(kind.mixer, 5) * state.nbytes, 2, sort="norm"),),
     )  # fmt: skip
-    out = write.tensor("recurrent output", h)
-    name = f"{kind.mixer} out"
+    out, name = write.tensor("recurrent output", h), f"{kind.mixer} out"
     write.linear(name, MODULE, normed, [out], [Weight(h, normed.columns)], cut_by="rows", exchanged=True)
     return write.reduce(MODULE, out, linear=name)
 
