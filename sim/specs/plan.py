@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -102,6 +103,19 @@ def layout_stages(layout: str) -> tuple[str, ...]:
             "L (head and loss), | (next stage), or of (...)*n"
         )
     return tuple(text.split("|"))
+
+
+def layout_of(layers: Sequence[int], mtps: int = 0) -> str:
+    """The shortest pipeline layout of stages of so many layers: `Et*3|(t*4|)*14t*3mL`.
+
+    layers : of each stage, in the order that a micro-batch goes through them. The first has the embedding, the last
+        the head, and before it modules of multi-token prediction.
+    """
+    stages = [f"t*{count}" if count > 2 else "t" * count for count in layers]
+    stages[0] = f"E{stages[0]}"
+    last = f"{stages.pop()}{'m' * mtps}L"
+    runs = [(stage, len(list(same))) for stage, same in groupby(stages)]
+    return "".join(f"({stage}|)*{times}" if times > 1 else f"{stage}|" for stage, times in runs) + last
 
 
 LAYERED = ("breadth_first", "modular")

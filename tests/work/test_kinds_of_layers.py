@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import estimate
-from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs import ModelSpec, ParallelPlan, StackSpec, TrainingSpec
 from sim.specs.base import FORMATS
-from sim.specs.plan import layout_stages
+from sim.specs.plan import layout_of, layout_stages
 from sim.work.layers import block_operations, deal_stages, layer_operations
 from sim.work.memory import held_logits_bytes, logits_bytes, working_bytes
 from sim.work.operations import Cause

@@ -11,9 +11,8 @@ from typing import Any
 
 from sim.foreign.exporters.account import Account, Option, exporter_table, launcher_lines
 from sim.foreign.importers.huggingface.layer_kinds import BLOCKS, shortest
-from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.specs.model import ModelSpec
-from sim.specs.plan import MEGATRON_ORDER, layers_of_stages
+from sim.specs.plan import MEGATRON_ORDER, layers_of_stages, layout_of
 from sim.specs.scenario import Scenario
 from sim.work.routing import share_alone
 

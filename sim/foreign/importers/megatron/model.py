@@ -12,8 +12,8 @@ from sim.errors import SpecError
 from sim.foreign.importers.huggingface.layer_kinds import BLOCKS, blocks_of, dealt_experts, shortest
 from sim.foreign.importers.keys import UNKNOWN, Arguments, table
 from sim.foreign.importers.ledger import Section, short
-from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.recipes.rows import Recipe
+from sim.specs.plan import layout_of
 
 _PIECE = re.compile(r"\[([01](?:,[01]){0,999})\](?:\*(\d{1,4}))?")
 """A piece of a list that marks layers with experts (1) and without (0): `[0]*3`, `[0,1]`."""

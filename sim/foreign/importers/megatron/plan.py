@@ -11,12 +11,11 @@ from sim.foreign.importers.defaults import replicas, take_optimizer
 from sim.foreign.importers.keys import Arguments, Keys, flat, table
 from sim.foreign.importers.ledger import short
 from sim.foreign.importers.megatron.model import layers_with_experts
-from sim.foreign.importers.pipeline_layouts import layers_of_ranks, layout_of
 from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.shell.script import Files
 from sim.foreign.importers.shell.tree import MARK
 from sim.foreign.importers.sources import parse_json
-from sim.specs.plan import GRAPH_MODULES, RECOMPUTE_MODULES, layout_stages
+from sim.specs.plan import GRAPH_MODULES, RECOMPUTE_MODULES, layout_of, layout_stages
 
 
 def take_config(arguments: Arguments, files: Files) -> Mapping[str, Any] | None:
@@ -102,13 +101,14 @@ def _ends(recipe: Recipe) -> None:
     transformer_block.py, get_num_layers_to_build).
     """
     model, pp, chunks = recipe.model, recipe.plan["pp"], recipe.known["chunks"] or 1
-    ends = {end: recipe.known[f"{end}_rank"] for end in ("first", "last")}
-    given = {end: number for end, number in ends.items() if number is not None}
+    given = {end: recipe.known[f"{end}_rank"] for end in ("first", "last") if recipe.known[f"{end}_rank"] is not None}
     names = " and ".join(f"--decoder-{end}-pipeline-num-layers" for end in given)
-    ranks, layers = layers_of_ranks(model["num_layers"], pp, *ends.values()), model["num_layers"]
-    if ranks is None:
-        rest, between = layers - sum(given.values()), pp - len(given)
+    layers, between = model["num_layers"], pp - len(given)
+    rest = layers - sum(given.values())
+    if rest < 0 or (rest % between if between else rest):
         raise recipe.refused(f"{names} leave {rest} of {layers} layers, which {between} ranks cannot share evenly")
+    each = rest // between if between else 0
+    ranks = [given.get("first", each), *[each] * (pp - 2), given.get("last", each)]
     odd = next((number for number in ranks if number % chunks), None)
     if odd is not None:
         raise recipe.refused(f"{names}: a rank's {odd} layers do not make {chunks} virtual stages")

@@ -17,10 +17,10 @@ from sim.foreign.importers.ledger import Ledger
 from sim.foreign.importers.megatron.launch import started_by
 from sim.foreign.importers.nemo.settings import scenario_of_megatron
 from sim.foreign.importers.nemo.yaml_settings import read_nemo_yaml
-from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
 from sim.foreign.importers.python.values import CALLED, MadeBy
 from sim.foreign.importers.shell.reader import read_script
+from sim.specs.plan import layout_of
 from sim.specs.presets import load_preset
 from sim.specs.yaml12 import parse_yaml
 

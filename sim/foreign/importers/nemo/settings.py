@@ -18,13 +18,12 @@ from sim.foreign.importers.huggingface.layer_kinds import blocks_of
 from sim.foreign.importers.keys import Arguments, Keys, NotKnown, table
 from sim.foreign.importers.ledger import Ledger, Section, short
 from sim.foreign.importers.megatron.plan import STEPS, read_plan, read_stack, read_training, take_replicas
-from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import adapted
 from sim.foreign.importers.recipes.recipe import gpus_of
 from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.recipes.settings import flat_keys
-from sim.specs.plan import layout_stages
+from sim.specs.plan import layout_of, layout_stages
 from sim.specs.presets import model_preset
 
 _CLASS = re.compile(r"(?<=[A-Za-z0-9])(?:Model)?(?:Provider|Config)")

@@ -14,12 +14,12 @@ from sim.foreign.importers.defaults import NOT_SAID, Foreign, Machine, replicas,
 from sim.foreign.importers.huggingface.hub_models import whole_shape
 from sim.foreign.importers.keys import Keys, NotKnown, flat, table
 from sim.foreign.importers.ledger import Ledger, Section, short
-from sim.foreign.importers.pipeline_layouts import layout_of
 from sim.foreign.importers.python.recipes import leave_makers, read_recipe
 from sim.foreign.importers.python.values import CALLED
 from sim.foreign.importers.recipes.finetuning import targets
 from sim.foreign.importers.recipes.rows import Recipe
 from sim.foreign.importers.sources import DEEPEST
+from sim.specs.plan import layout_of
 
 KIND = "torchtitan"
 
