@@ -75,10 +75,8 @@ def anchor(
     if learnt:
         write_runs_profile(found, out, ", ".join(dict.fromkeys(run.id for run in runs)))
     if as_json:
-        behind_it = [each._asdict() for each in behind]
-        unfit = [name for name, _ in too_full]
-        written = {"profile": str(out) if learnt else None}
-        print_json({**written, **facts_of(found), "does_not_fit": unfit, "behind": behind_it})
+        causes = {"does_not_fit": [name for name, _ in too_full], "behind": [each._asdict() for each in behind]}
+        print_json({"profile": str(out) if learnt else None, **facts_of(found), **causes})
     else:
         print_ = Console(highlight=False, markup=False).print
         for part in _view(found, too_full, behind):

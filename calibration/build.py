@@ -20,7 +20,7 @@ from flopcast_calibration.fit import kernels, links
 from flopcast_calibration.fit.solve import LARGE_BYTES, PRIORS, Fit, Prior, bootstrap, drawn_intervals, unseen_error
 from flopcast_calibration.measurement import MeasurementSet
 from sim.errors import ProfileError
-from sim.specs import ClusterSpec, Profile
+from sim.specs import ClusterSpec, GpuSpec, Profile
 from sim.specs.presets import peak_in_16_bits
 from sim.specs.profile import LinkParams, OperationParams
 
@@ -193,22 +193,9 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     )
     met = kernels.bounds_met(multiplies, kernels.NUMBER_BYTES[precision], bounds)
     gemm = draft.add("gemm", multiplies, partial(fit_one, alignment=bounds, fitted=met), 6)
-    attended = points.attention_points(data)
-    attention = draft.add("attention", attended, partial(kernels.fit_attention, gpu=gpu, precision=precision), 4)
-    alone = bool(gemm) and data.machine.get("device_kind") == "cuda"  # logs do not say
-    carried = points.state_points(data)
-    attention = attention | (
-        draft.add("state", carried, partial(kernels.fit_state, gpu=gpu), 2) if len(carried) else {}
-    )
-    lengths = attended["length"]
-    reach = {"measured_length": (lengths.min(), lengths.max())} if "attention" in draft.fits else {}
-    kernel = points.attention_kernel(data)
-    speeds = points.attention_speeds(data)
-    if kernel is not None:  # kernels that were not measured keep their speed relative to one that was
-        known = {version: base.attention.speed(version) for version in (*base.attention.versions, kernel)}
-        speeds = {version: speed / known[kernel] for version, speed in known.items()} | speeds | {kernel: 1.0}
+    attention = base.attention.replace(**_attention(draft, data, gpu, precision, base))
     if not memory and not gemm:
-        return {"attention": base.attention.replace(versions=speeds, **attention, **reach)} if attention else {}
+        return {"attention": attention}
     flop = 2.0 * multiplies.m * multiplies.n * multiplies.k * multiplies.batch
     measured = {"measured_flop": (float(flop.min()), float(flop.max())), "precisions": {}} if gemm else {}
     fitted = kernels.with_fitted(base.gemm, gemm).replace(kernel_floor_s=floor, **measured)
@@ -221,14 +208,31 @@ def _kernels(draft: _Draft, data: MeasurementSet, cluster: ClusterSpec, base: Pr
     if gemm and len(busy):
         # A node whose GPUs are all busy is hotter and draws more power than one with a single GPU at work.
         fitted = fitted.replace(**draft.add(TOGETHER, busy, partial(share, precision=precision), 1))
+    alone = bool(gemm) and data.machine.get("device_kind") == "cuda"  # logs do not say
     board = {"max_power_w": gpu.max_power_w, "peak_flop_per_s": peak_in_16_bits(gpu)}
     return {
         "memory": base.memory.replace(efficiency=efficiency, operations=sorts or base.memory.operations),
         "gemm": fitted.replace(precisions=fitted.precisions | shares),
         "clock": base.clock.replace(**board) if gemm and base.clock else base.clock,
-        "attention": base.attention.replace(versions=speeds, **attention, **reach) if attention else base.attention,
+        "attention": attention,
         "fitted_gpus": cluster.node.gpus_per_node if TOGETHER in draft.fits else 1 if alone else base.fitted_gpus,
     }
+
+
+def _attention(draft: _Draft, data: MeasurementSet, gpu: GpuSpec, precision: str, base: Profile) -> dict[str, Any]:
+    """Values of attention, and of kernels that carry a state; none where neither was measured."""
+    attended, carried = points.attention_points(data), points.state_points(data)
+    found: dict[str, Any] = dict(
+        draft.add("attention", attended, partial(kernels.fit_attention, gpu=gpu, precision=precision), 4)
+    )
+    if found:
+        found["measured_length"] = (attended["length"].min(), attended["length"].max())
+    found |= draft.add("state", carried, partial(kernels.fit_state, gpu=gpu), 2) if len(carried) else {}
+    kernel, speeds = points.attention_kernel(data), points.attention_speeds(data)
+    if kernel is not None:  # kernels that were not measured keep their speed relative to one that was
+        known = {version: base.attention.speed(version) for version in (*base.attention.versions, kernel)}
+        speeds = {version: speed / known[kernel] for version, speed in known.items()} | speeds | {kernel: 1.0}
+    return {**found, "versions": speeds} if found else {}
 
 
 def _nvlink(

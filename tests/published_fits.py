@@ -22,6 +22,7 @@ import pandas as pd
 from flopcast_calibration.fit.kernels import fit_alignment, fit_gemm
 from flopcast_calibration.fit.links import fit_all_reduce, fit_network
 from flopcast_calibration.fit.solve import Draw, Fit, Prior, fit_to
+from flopcast_calibration.node import measured_cluster
 from flopcast_calibration.points import multiplies_of
 from flopcast_calibration.readers.table import read_each_device
 from sim.costs.collectives import all_to_all_bytes
@@ -40,11 +41,6 @@ SMALLEST_MULTIPLY = 1e8
 """Below this the published times are launch latency of another library. [FLOP]"""
 SMALLEST_REDUCE = 2.0**15
 """Below this time does not depend on size any more. [bytes]"""
-
-
-def cluster_of(node: str) -> ClusterSpec:
-    """One node of a preset."""
-    return ClusterSpec.read(resolve({"name": node, "node": node, "num_nodes": 1}, "cluster"), node)
 
 
 def multiplies(folder: Path, profile: str) -> pd.DataFrame:
@@ -67,7 +63,7 @@ def all_reduces(folder: Path, gpu: str) -> pd.DataFrame:
 
 def refit(profile: str, folder: Path) -> dict[str, tuple[int, Fit]]:
     """Number of points and fit, for gemm and nvlink, of one shipped profile; a part without data is left out."""
-    cluster, fits = cluster_of(SOURCES[profile]["node"]), {}
+    cluster, fits = measured_cluster({}, SOURCES[profile]["node"]), {}
     points, reduces = multiplies(folder, profile), all_reduces(folder, profile)
     if len(points):
         fits["gemm"] = len(points), fit_gemm(points, cluster.gpu, SOURCES[profile]["precision"])
@@ -83,7 +79,7 @@ def refit_alignment(folder: Path) -> tuple[int, Fit]:
     """
     points = multiplies_of(read_each_device(folder / "gemm_shapes.csv")["A100-SXM4"].measurements)
     profile = Profile.read(load_preset("profiles", "a100"), "a100")
-    gpu = cluster_of("dgx-a100-40gb").gpu
+    gpu = measured_cluster({}, "dgx-a100-40gb").gpu
     return len(points), fit_alignment(points, gpu, "fp16", profile.gemm, profile.memory.efficiency)
 
 
@@ -93,7 +89,7 @@ def leave_shape_out(profile: str, folder: Path, most: int = 30) -> np.ndarray:
     Of more than `most` shapes an even sample is left out, one at a time.
     """
     precision = SOURCES[profile]["precision"]
-    gpu, points = cluster_of(SOURCES[profile]["node"]).gpu, multiplies(folder, profile)
+    gpu, points = measured_cluster({}, SOURCES[profile]["node"]).gpu, multiplies(folder, profile)
     shapes, errors = list(points.groupby(["m", "n", "k"])), []
     for shape, own in shapes[:: max(1, len(shapes) // most)] if len(shapes) > 1 else ():
         fit = fit_gemm(points.drop(own.index), gpu, precision)
@@ -164,7 +160,7 @@ class Network:
         profile = Profile.read(load_preset("profiles", self.profile), self.profile)
         if not self.in_switch:
             profile = profile.replace(nvlink=profile.nvlink.replace(in_switch_efficiency=None))
-        return cluster_of(self.node).node, profile
+        return measured_cluster({}, self.node).node, profile
 
 
 TABLES = ("collectives.csv", "collectives_2026.csv")

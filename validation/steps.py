@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flopcast_calibration.bench.timing import nvidia_smi
 from sim.specs.yaml12 import load_yaml
 
 
@@ -154,8 +155,6 @@ def _of_run(run: Run) -> dict[str, Any]:
 def _measured(run: Run, timed: int) -> dict[str, Any]:
     """Median time of a step, and the peaks of memory."""
     import torch
-
-    from flopcast_calibration.bench.timing import nvidia_smi
 
     torch.cuda.reset_peak_memory_stats()
     row: dict[str, Any] = dict.fromkeys(

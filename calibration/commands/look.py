@@ -48,18 +48,22 @@ def show(profile: str, *, png: Path | None = None, node: str | None = None) -> N
     out = console()
     out.print(table)
     if png is not None:
-        from flopcast_calibration.measurement import read_journal
-        from flopcast_calibration.node import measured_cluster
-        from flopcast_calibration.report import profile_figure
-        from sim.canvas import write_figure
-
-        raw = (path.parent if path else SHIPPED_DATA) / record.provenance.raw_data
-        if not raw.is_file():
-            raise ProfileError(f"profile {record.name!r} has no measurements beside it to draw")
-        measured = read_journal(raw)
-        figure = profile_figure(record, measured_cluster(measured.machine, node), measured, width_in=16.0)
-        write_figure(figure, png, 110)
+        _draw(record, path.parent if path else SHIPPED_DATA, node, png)
         out.print(f"drawn: {png}")
+
+
+def _draw(profile: Any, folder: Path, node: str | None, png: Path) -> None:
+    """The profile's fits against the measurements in its folder."""
+    from flopcast_calibration.measurement import read_journal
+    from flopcast_calibration.node import measured_cluster
+    from flopcast_calibration.report import profile_figure
+    from sim.canvas import write_figure
+
+    raw = folder / profile.provenance.raw_data
+    if not raw.is_file():
+        raise ProfileError(f"profile {profile.name!r} has no measurements beside it to draw")
+    data = read_journal(raw)
+    write_figure(profile_figure(profile, measured_cluster(data.machine, node), data, width_in=16.0), png, 110)
 
 
 _DIMENSIONS = {name: dimension for dimension, name in UNIT_NAMES.items()}

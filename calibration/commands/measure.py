@@ -245,7 +245,7 @@ def from_runs(
 
     `validate --transfer --runs FILE` says how well some of these runs would have told of the others.
 
-    runs : CSV of measured training runs, in the columns of docs/validation.md.
+    runs : CSV of measured training runs, in the columns of docs/validation.md, or a folder of scenarios with cases.csv.
     out --out -o : Profile to write, with the stack's values in it.
     stack : Only the runs of this stack; needed where there are several.
     gpu : Only runs whose GPU's name holds this.

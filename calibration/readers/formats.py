@@ -30,6 +30,7 @@ FORMATS = (
     "perftest (ib_write_bw and kin)",
     "a torch-profiler trace (.json)",
 )
+_OFFER = f"read are {', '.join(FORMATS)}"
 #: A log may begin with a bracket too: [0] is a rank's.
 _JSON = re.compile(r"\s*(?:\{\s*[\"}]|\[\s*[\[{\]])")
 
@@ -69,7 +70,7 @@ def read_measurements(
         return table.read(source)
     first = next(line.strip() for line in source.text.splitlines() if line.strip())
     what = _known(source.text) or f"is of no format that is read; it begins with {first[:60]!r}"
-    raise ProfileError(f"{path} {what}; {_offer()}")
+    raise ProfileError(f"{path} {what}; {_OFFER}")
 
 
 def _is_journal(text: str) -> bool:
@@ -92,14 +93,10 @@ def _read_json(source: Source) -> Log:
         return kineto.read(source, data)
     names = f"with {', '.join(map(repr, list(data)[:5]))}" if isinstance(data, dict) else "a list"
     known = _known(source.text)
-    raise ProfileError(f"{source.path} {known or f'is JSON ({names}) of no format that is read'}; {_offer()}")
+    raise ProfileError(f"{source.path} {known or f'is JSON ({names}) of no format that is read'}; {_OFFER}")
 
 
 def _known(text: str) -> str | None:
     """What a file looks like that is not read."""
     what = next((what for pattern, what in FACTS["not_read"].items() if re.search(pattern, text, re.MULTILINE)), None)
     return None if what is None else f"looks like output {what}" if what.startswith("of ") else f"looks like {what}"
-
-
-def _offer() -> str:
-    return f"read are {', '.join(FORMATS)}"

@@ -16,14 +16,14 @@ from flopcast_calibration.fit.links import (
     fit_network,
 )
 from flopcast_calibration.measurement import Measurement, MeasurementSet, read_journal
+from flopcast_calibration.node import measured_cluster
 from flopcast_calibration.write import write_profile
 from sim import estimate, load_scenario
 from sim.costs.collectives import Fabric, all_reduce, send
 from sim.costs.compute import gemm_time
 from sim.network.placement import Group, nvlink_shares
 from sim.pricing.layouts import cost_model
-from sim.specs import ClusterSpec, GpuSpec, Profile, load_preset, preset_names
-from sim.specs.loading import resolve
+from sim.specs import GpuSpec, Profile, load_preset, preset_names
 from sim.specs.profile import ClockParams
 from tests.published_fits import (
     NETWORKS,
@@ -38,7 +38,7 @@ from tests.published_fits import (
 )
 
 A100 = GpuSpec.read(load_preset("gpus", "a100-sxm-80gb"), "a100")
-SELENE = ClusterSpec.read(resolve("selene", "cluster"), "selene")
+SELENE = measured_cluster({}, "selene")
 PROFILE = Profile.read(load_preset("profiles", "a100"), "a100")
 DATA = Path(__file__).parents[2] / "calibration" / "data"
 
@@ -157,7 +157,7 @@ def test_every_shipped_profile_has_a_source_of_measurements():
 
 def test_shipped_cpu_profile_is_the_fit_of_the_measurements_beside_it():
     shipped = Profile.read(load_preset("profiles", "cpu-2core"), "cpu-2core")
-    node = ClusterSpec.read(resolve({"name": "cpu", "node": "cpu-host", "num_nodes": 1}, "cluster"), "cpu-host")
+    node = measured_cluster({}, "cpu-host")
     data = read_journal(DATA / shipped.provenance.raw_data)
     base = PROFILE.replace(gemm=PROFILE.gemm.replace(alignment={}))
     fitted = calibrate("cpu-2core", data, node, base, draws=1).profile
@@ -202,9 +202,9 @@ def test_attention_that_skips_what_is_masked_is_known_by_its_long_sequences(gpu)
 
 H100 = Profile.read(load_preset("profiles", "h100"), "h100")
 H100 = H100.replace(nvlink=H100.nvlink.replace(in_switch_efficiency=None))  # as of NCCL_NVLS_ENABLE=0
-NODE = ClusterSpec.read(resolve(load_preset("clusters", "superpod-h100"), "cluster"), "superpod-h100").node
+NODE = measured_cluster({}, "superpod-h100").node
 B200 = Profile.read(load_preset("profiles", "b200"), "b200")
-NODE_GB200 = ClusterSpec.read(resolve(load_preset("clusters", "superpod-gb200"), "cluster"), "superpod-gb200").node
+NODE_GB200 = measured_cluster({}, "superpod-gb200").node
 
 
 def synthetic(truth, counts, noise=0.0):
@@ -265,7 +265,7 @@ def test_all_to_all_of_two_generations_reaches_the_same_share_of_its_cards(measu
     assert shares["H100"] == pytest.approx(shares["A100"], rel=0.02)
 
 
-DGX = ClusterSpec.read(resolve({"name": "node", "node": "dgx-a100-80gb", "num_nodes": 1}, "cluster"), "node")
+DGX = measured_cluster({}, "dgx-a100-80gb")
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SCENARIO = SCENARIOS / "gpt-1t-3072-a100.yaml"
 
@@ -342,7 +342,7 @@ def test_every_part_reaches_the_profile_its_file_and_the_estimate(tmp_path):
 def test_a_machine_that_is_the_profile_s_own_leaves_the_profile_as_it_is():
     """All-reduces in NVLink's switches say nothing of the rings that gathers take."""
     own = Profile.read(load_preset("profiles", "h100"), "h100").nvlink
-    cluster = ClusterSpec.read(resolve({"name": "node", "node": "dgx-h100", "num_nodes": 1}, "cluster"), "node")
+    cluster = measured_cluster({}, "dgx-h100")
     peak, eight = cluster.node.nvlink_bandwidth_bytes_per_s, Group(8, 8)
     fabric = Fabric(own, own, peak, 1.0, nvlink_shares("switch", 8))
     nbytes = 2.0 ** np.arange(13, 34)

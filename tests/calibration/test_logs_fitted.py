@@ -25,11 +25,12 @@ NODE = measured_cluster({}, "dgx-a100-80gb")
 TRILLION = ROOT / "scenarios" / "gpt-1t-3072-a100.yaml"
 
 
-def fitted(*names, base=BASE):
-    """The profile of shipped logs."""
+def fitted(*names):
+    """The profile of shipped logs, and what they hold."""
     logs = [read_measurements(DATA / name) for name in names]
     items = [item for log in logs for item in log.measurements]
-    return calibrate("logs", MeasurementSet(logs[0].machine, tuple(least_disturbed(items))), NODE, base, draws=1)
+    data = MeasurementSet(logs[0].machine, tuple(least_disturbed(items)))
+    return calibrate("logs", data, NODE, BASE, draws=1), data
 
 
 PUBLIC = ("dgx-a100-all-reduce.txt", "dgx-a100-gemm.csv", "azure-a100-all-reduce.csv")
@@ -45,7 +46,7 @@ def test_the_trillion_from_public_logs_alone():
 
     All of it is 4 % too slow, three of which 3,072 GPUs are expected to wait for the slowest of them.
     """
-    result = fitted(*PUBLIC)
+    result, _ = fitted(*PUBLIC)
     assert {"gemm", "nvlink", "network"} == set(result.fits)
     network = result.profile.network
     assert not network.two_domain_trees  # Azure's two nodes are no faster than four
@@ -342,34 +343,26 @@ def test_a_machine_that_does_not_ship_is_given_by_its_file(tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def dgx():
-    logs = (read_measurements(DATA / name) for name in ("dgx-a100-all-reduce.txt", "dgx-a100-gemm.csv"))
-    data = MeasurementSet({"device": "A100-SXM4-80GB"}, tuple(item for log in logs for item in log.measurements))
-    node = measured_cluster(data.machine, "dgx-a100-80gb")
-    base = Profile.read(load_preset("profiles", "a100"), "profile a100")
-    return calibrate("dgx", data, node, base, draws=1), node, data
+    return fitted(*PUBLIC[:2])
 
 
 def test_a_log_and_a_table_make_a_profile_near_the_shipped_one(dgx):
-    result, _, data = dgx
+    result, data = dgx
     assert len(data.measurements) == 22
-    shipped = Profile.read(load_preset("profiles", "a100"), "profile a100")
-    assert result.profile.gemm.max_efficiency == pytest.approx(shipped.gemm.max_efficiency, abs=0.03)
+    assert result.profile.gemm.max_efficiency == pytest.approx(BASE.gemm.max_efficiency, abs=0.03)
     # 8 GB on 8 GPUs: 234.6 of 300 GB/s of bus bandwidth (stas00/ml-engineering).
     link, moved = result.profile.nvlink, 2 * 7 / 8 * 8e9
     reached = link.efficiency / (1 + (link.half_volume_bytes / moved) ** link.exponent)
     assert reached == pytest.approx(234.6 / 300, abs=0.02)
 
 
-def test_panels_are_of_what_was_measured(dgx):
-    result, node, data = dgx
-    figure = profile_figure(result.profile, node, data)
+def test_panels_are_of_what_was_measured_and_have_a_dot_for_each(dgx):
+    result, data = dgx
+    figure = profile_figure(result.profile, NODE, data)
     assert [panel.get_title() for panel in figure.axes] == ["matrix multiplies", "all-reduce (lines: fitted)"]
     with pytest.raises(ProfileError, match="nothing to draw"):
-        profile_figure(result.profile, node, MeasurementSet({}, ()))
-
-
-def test_a_dot_for_every_measurement(dgx):
-    figure = residual_figure(dgx[0])
+        profile_figure(result.profile, NODE, MeasurementSet({}, ()))
+    figure = residual_figure(result)
     dots = [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
     assert [len(each) for each in dots] == [8, 14]
-    assert dots[1] == pytest.approx(100 * np.expm1(dgx[0].fits["nvlink"].residuals))
+    assert dots[1] == pytest.approx(100 * np.expm1(result.fits["nvlink"].residuals))

@@ -247,11 +247,8 @@ def test_what_ended_a_run_twice_is_left_out_with_the_reason(tmp_path):
     (failure,) = read_journal(path).failures
     assert str(failure).startswith("collective (")
     assert str(failure).endswith("): the run ended 2 times while it was measured")
-
-
-def test_an_interrupt_is_not_held_against_what_was_measured_then(tmp_path):
-    path = tmp_path / "raw.jsonl"
-    for _ in range(4):
+    path = tmp_path / "interrupted.jsonl"
+    for _ in range(4):  # an interrupt is not held against what was measured then
         assert started(path)
         Journal(path, MACHINE).interrupted()
     assert not read_journal(path).failures
