@@ -144,8 +144,8 @@ def _run(node: ast.stmt, scope: Scope) -> None:
             result = value_of(value, scope)
             for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 assign(each, result, scope)
-        case ast.AugAssign():
-            _add(node, scope)
+        case ast.AugAssign(target, sign, value):
+            assign(target, value_of(ast.copy_location(ast.BinOp(target, sign, value), node), scope), scope)
         case ast.Delete() | ast.Global() | ast.Nonlocal():
             word = ast.unparse(node)[:60]
             raise SpecError(f"{scope.reading.where}, line {node.lineno}: {word} is not followed; write the values out")
@@ -198,15 +198,6 @@ def assign(target: ast.expr, value: Any, scope: Scope) -> None:
                 scope.reading.note(target.lineno, "an item", "set where there is none")
         if not done and not isinstance(owner, (Imported, Class)):
             scope.reading.note(target.lineno, ast.unparse(target)[:60], "set in what is not known here")
-
-
-def _add(node: ast.AugAssign, scope: Scope) -> None:
-    """`a += 8`, which reads its target first."""
-    read = ast.parse(ast.unparse(node.target), mode="eval").body
-    whole = ast.BinOp(read, node.op, node.value)
-    for each in (*ast.walk(read), whole):
-        ast.copy_location(each, node)
-    assign(node.target, value_of(whole, scope), scope)
 
 
 def _expression(node: ast.Expr, scope: Scope) -> None:

@@ -335,7 +335,7 @@ def _further_tokens(model: Any, keys: Keys, ledger: Ledger) -> Any:
     section = Section("model", ledger, **({"preset": model} if isinstance(model, str) else model))
     if asked:
         section.took("num_mtp_layers", asked, "num_mtp_layers")
-    elif section.get("num_mtp_layers") != 0:
+    else:
         section.assume("num_mtp_layers", 0, "torchtitan trains no multi-token prediction unless asked")
     return section
 
