@@ -233,7 +233,7 @@ class ClusterSpec(Spec):
     network: NetworkSpec | None = None
     """The switches. Estimates take from them the share of a network card that they leave, and simulate --contention
     plays traffic on them. Without this section switches limit nothing."""
-    fragmentation: float = Field(default=0.0, ge=0, le=1)
+    fragmentation: float = 0.0
     """Share of a job's nodes that a busy scheduler hands out anywhere in the machine, and not where an empty machine
     would give them. The nodes are the same in every answer."""
     gpu_spread: float = Field(default=0.03, ge=0, le=0.3)
@@ -265,6 +265,8 @@ class ClusterSpec(Spec):
                 f"nvlink_domain_gpus = {domain} must be a multiple of the node's {per_node} GPUs; "
                 f"nearest: {max(1, round(domain / per_node)) * per_node}"
             )
+        if not 0.0 <= self.fragmentation <= 1.0:
+            yield f"fragmentation {self.fragmentation:g} is a share of a job's nodes; give a number from 0 to 1"
 
     @property
     def num_gpus(self) -> int:
