@@ -95,7 +95,7 @@ def profile_from_text(text: str, where: str) -> LayerProfile:
     if not isinstance(data, dict) or "layers" not in data:
         raise SpecError(
             f"{where} is no profile of layers; write a line a layer: {', '.join(_REQUIRED)}. Of a scenario, "
-            "flopcast search --schedules pipedream_2bw tries equal stages"
+            "flopcast estimate -s plan.schedule=pipedream_2bw plays equal stages"
         )
     return LayerProfile.read({"name": name, **data}, where)
 

@@ -15,7 +15,7 @@ from sim.report.terminal import assumptions, grouped, indented, title
 from sim.search import SearchResult
 from sim.search.assumed import priced_schedules
 from sim.search.candidate import SHOWN_FIELDS, facts_of
-from sim.search.explain import RankAmong, Step, Why, loss_of, losses_by_cause
+from sim.search.explain import RankAmong, Step, Why, loss_of, losses_by_cause, overlaps_off
 from sim.search.sweep import SIZE, Axis, Sweep, ValueCost
 from sim.table import Table, plain_table
 from sim.units import show_time
@@ -42,7 +42,8 @@ def why_view(result: SearchResult, why: Why, question: str, named: Mapping[str, 
         lines.append(
             "It recomputes some layers of each stage only; plan.recompute_method=uniform asks for all of them."
         )
-    return Group(*lines, *_ranks(result, why), *_explained(result, answer, why.steps))
+    off = _overlaps(answer) if why.among else []
+    return Group(*lines, *_ranks(result, why), *off, *_explained(result, answer, why.steps))
 
 
 def _place(result: SearchResult, why: Why) -> str:
@@ -84,6 +85,16 @@ def _telling(among: Sequence[RankAmong]) -> list[RankAmong]:
     last = next((number for number, each in enumerate(among, 1) if each.rank == 1), len(among))
     kept = among[:last]
     return [each for number, each in enumerate(kept) if each.of not in [before.of for before in kept[:number]]]
+
+
+def _overlaps(answer: Estimate) -> list[str]:
+    """What the overlaps save that the scenario's stack has off, which a search does not try."""
+    named = {"async_tensor_parallel": "--tp-comm-overlap", "overlap_experts": "--overlap-moe-expert-parallel-comm"}
+    off = []
+    for name, saved_s in overlaps_off(answer, NAMED).items():
+        option = named.get(name, f"--{name.replace('_', '-')}")
+        off.append(f"stack.{name}=true (Megatron-LM's {option}) saves {show_time(saved_s)}")
+    return [f"Overlaps that are off, in all plans of the search too: {'; '.join(off)}."] if off else []
 
 
 def own_line(result: SearchResult, ranked: Why) -> Text:

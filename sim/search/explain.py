@@ -19,6 +19,7 @@ from sim.search.formula import price_space
 from sim.search.result import SearchResult
 from sim.search.space import build_space
 from sim.specs import ParallelPlan, Scenario
+from sim.specs.writing import overridden
 from sim.units import value_words
 from sim.work.recompute import Recompute, own_modules, recompute_of
 
@@ -140,6 +141,28 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """All plans, then those that a plan is fairly compared with: they differ in layout, micro-batch and chunks, not in what
 was invented later."""
+
+
+OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "async_tensor_parallel", "overlap_experts")
+"""Switches of the stack that hide communication. A search leaves them as they are, in all of its plans."""
+
+
+def overlaps_off(answer: Estimate, least: float) -> dict[str, float]:
+    """Overlaps that are off in an answer's stack, and the step time that each saves beside those before it. [s]
+
+    least : Share of the step time from which on an overlap is named.
+    """
+    found, step_s = dict[str, float](), answer.step_time_s
+    for name in OVERLAPS:
+        if not getattr(answer.scenario.stack, name):
+            try:
+                changed = overridden(answer.scenario, [f"stack.{each}=true" for each in (*found, name)])
+            except FlopcastError:  # the framework or the plan has no such overlap
+                continue
+            saved_s = step_s - estimate(changed).step_time_s
+            if saved_s >= least * answer.step_time_s:
+                found[name], step_s = saved_s, step_s - saved_s
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.estimate import estimate
-from sim.search.explain import rank_plan, why_not
+from sim.search.explain import overlaps_off, rank_plan, why_not
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -65,6 +66,18 @@ def test_each_technique_has_its_seconds(trillion):
     assert f"saves {saved['recomputation']:.0f} of its {own.answer.step_time_s:.0f} s" in readme
     assert f"sequence parallelism {saved['sequence parallelism']:.0f} s (and makes room for that)" in readme
     assert f"pp 16 in place of 64 another {saved['layout']:.0f} s, interleaving {saved['schedule']:.0f} s" in readme
+
+
+def test_an_overlap_that_is_off_is_named_with_what_it_saves_when_typed():
+    """A framework's rules go with it: without CUDA graphs, overlapped experts keep the host longer than they save."""
+    plan = {"pp": 2, "dp": 32, "ep": 8, "microbatch_size": 2, "schedule": "interleaved", "num_chunks": 4}
+    stack = {"framework": "megatron-lm", "overlap_grad_reduce": False}
+    typed = partial(asked, "qwen3-30b-a3b", "superpod-h100", plan, stack=stack, batch=1024)
+    off = estimate(typed())
+    saves = {name: off.step_time_s - estimate(typed(f"stack.{name}=true")).step_time_s
+             for name in ("overlap_grad_reduce", "overlap_experts")}  # fmt: skip
+    assert saves["overlap_experts"] < 0.0
+    assert overlaps_off(off, 1e-6) == {"overlap_grad_reduce": pytest.approx(saves["overlap_grad_reduce"])}
 
 
 def test_a_rank_counts_what_has_run_faster():
