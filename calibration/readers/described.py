@@ -16,8 +16,8 @@ from typing import Any
 from flopcast_calibration.readers.cells import ALIASES, FACTS, Row, Unmodelled, named_in, nested, whole, with_fields
 from sim.errors import SpecError
 from sim.specs import ModelSpec, load_preset, preset_names
-from sim.specs.frameworks import date_of, framework_named, layouts_of, lineage
-from sim.specs.presets import model_preset
+from sim.specs.frameworks import date_of, framework_named, lineage
+from sim.specs.presets import model_preset, raw_preset
 from sim.work.sums import total_params
 
 UNKNOWN = "unknown"
@@ -353,7 +353,7 @@ def _by_count(row: Row, model: Data) -> Data:
 def _plan(row: Row, framework: str, model: Mapping[str, Any], stated: Mapping[str, Any], inferred: list[str]) -> Data:
     """The layout that the short columns give."""
     found = _short(row if model.get("num_experts") else {**row, "ep": ""}, "plan")
-    habits = layouts_of(framework) if framework in preset_names("frameworks") else {}
+    habits = raw_preset("frameworks", framework).get("layouts", {}) if framework in preset_names("frameworks") else {}
     if found.get("recompute") == "selective" and "selective_is" in habits:
         found["recompute"] = habits["selective_is"]
         inferred.append(f"recompute {found['recompute']}: what the framework calls selective ({habits['source']})")

@@ -16,7 +16,8 @@ from flopcast_calibration.readers.cells import Row, Unmodelled
 from flopcast_calibration.readers.described import Data, described
 from sim.errors import FlopcastError
 from sim.specs import Scenario, build_scenario, load_preset, preset_names
-from sim.specs.frameworks import layouts_of, resolve_stack
+from sim.specs.frameworks import resolve_stack
+from sim.specs.presets import raw_preset
 
 Habits = Mapping[str, Any]
 """How a framework's recipes fill in a layout: `layouts` of its file."""
@@ -34,7 +35,8 @@ def read_scenarios(row: Row, profile: str | Mapping[str, Any] | None) -> dict[st
     """
     data, inferred = described(row)
     stated, framework = data["plan"], data["stack"].get("framework", "")
-    habits: Habits = layouts_of(framework) if framework in preset_names("frameworks") else {}
+    known = framework in preset_names("frameworks")
+    habits: Habits = raw_preset("frameworks", framework).get("layouts", {}) if known else {}
     training, model = dict(data["training"]), dict(data["model"])
     if "sequence_length" not in training:
         raise Unmodelled("seq_len is empty")

@@ -12,7 +12,7 @@ from sim.report.terminal import indented, title
 from sim.specs import GpuSpec, presets
 from sim.specs.base import file_name, unit_of
 from sim.specs.framework_plans import plan_rules
-from sim.specs.frameworks import ResolvedStack, layouts_of, resolve_stack, rules_of
+from sim.specs.frameworks import ResolvedStack, resolve_stack, rules_of
 from sim.specs.presets import preset_source, raw_preset, source_rows
 from sim.specs.stack import StackSpec
 from sim.table import Table, rows_table
@@ -43,7 +43,7 @@ def framework_view(framework: str, described: Mapping[str, Any]) -> Group:
     """
     data, found = raw_preset("frameworks", framework), resolve_stack(described["stack"], described)
     rows, elsewhere = _resolved(found, described["stack"])
-    habits, applied = layouts_of(framework), {source for _, _, source in found.consequences}
+    habits, applied = data.get("layouts", {}), {source for _, _, source in found.consequences}
     unmet = [
         (_words(rule.get("when", {})), _words(rule["set"]), rule["source"])
         for rule in rules_of(framework)

@@ -82,12 +82,6 @@ def rules_of(framework: str) -> list[dict[str, Any]]:
     return found
 
 
-def layouts_of(framework: str) -> dict[str, Any]:
-    """How a framework's recipes fill in a layout that a description leaves open and its authors tuned."""
-    found: dict[str, Any] = raw_preset("frameworks", framework).get("layouts", {})
-    return found
-
-
 def halves_attention(framework: str, version: str) -> bool:
     """Whether the FLOP/s that a framework of a version prints count half of causal attention's scores and values."""
     for name, data in lineage(framework):
@@ -113,7 +107,7 @@ def date_of(version: str, framework: str) -> Date:
         if version.removeprefix("v").startswith(tag.removeprefix("v")):
             return date_of(since, framework)
     conditions = {key for rule in rules_of(framework) for key in rule.get("when", {})}
-    if not date and len(releases_of(framework)) == 1 and not conditions & {"since", "until"}:
+    if not date and len(raw_preset("frameworks", framework)["releases"]) == 1 and not conditions & {"since", "until"}:
         return _NEVER  # whichever it is, it is the same here
     known = f", a tag that begins with {', '.join(tags)}" if tags else ""
     raise SpecError(
@@ -128,15 +122,9 @@ def _tags(framework: str) -> dict[str, str]:
     return _tags(own) if isinstance(own, str) else own
 
 
-def releases_of(framework: str) -> list[dict[str, Any]]:
-    """Which stack a framework had since when, in order."""
-    found: list[dict[str, Any]] = raw_preset("frameworks", framework)["releases"]
-    return found
-
-
 def release_of(framework: str, version: str, preset: Any) -> dict[str, Any]:
     """The release that a version belongs to, or that a stack preset is of; without either the latest."""
-    releases = releases_of(framework)
+    releases: list[dict[str, Any]] = raw_preset("frameworks", framework)["releases"]
     of_preset = [release for release in releases if release["stack"] == preset]
     if version:
         date = date_of(version, framework)
@@ -223,7 +211,8 @@ def resolve_stack(stated: Any, sections: Mapping[str, Any]) -> ResolvedStack:
             f"stack.preset {preset} is not what {name} {version or 'latest'} has here, which is {release['stack']}; "
             f"name one of the two: stack: {preset}, or stack: {{framework: {name}, version: ...}}"
         )
-    version = version or (LATEST if release is releases_of(name)[-1] else str(release["since"]))
+    latest = release is raw_preset("frameworks", name)["releases"][-1]
+    version = version or (LATEST if latest else str(release["since"]))
     stack = load_preset("stacks", str(preset or release["stack"])) | {"framework": name, "version": version}
     consequences = _consequences(name, version, stack, own, sections)
     ruled = {item.path.partition(".")[2]: item.value for item in consequences if item.path.startswith("stack.")}

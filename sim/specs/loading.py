@@ -245,9 +245,6 @@ def _left_open(resolved: Mapping[str, Any]) -> list[str]:
     return [LEFT_OPEN + ", ".join(fields)] if fields else []
 
 
-_LAUNCH = ("stack.kernel_launch", "stack.kernel_launch_s")
-
-
 def _check_names(data: Any, place: str) -> None:
     """Refuse keys that are no text, such as the 7 of {7: 1}."""
     for key, value in data.items() if isinstance(data, Mapping) else ():
@@ -267,7 +264,7 @@ def described(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
     for path in whole:
         raw.pop(path, None)
     resolved: dict[str, Any] = resolve(raw, "")
-    if {*_LAUNCH} & {*paths} and resolve_stack(resolved.get("stack"), {}).assumed:
+    if {"stack.kernel_launch", "stack.kernel_launch_s"} & {*paths} and resolve_stack(resolved.get("stack"), {}).assumed:
         # Of a stack that nobody named an override changes this one field; in a file it would begin one written out.
         resolved["stack"] = {"preset": DEFAULT, **(resolved.get("stack") or {})}
     for path, item in zip(paths, overrides, strict=True):  # in order: the last one wins
