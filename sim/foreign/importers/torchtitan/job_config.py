@@ -44,11 +44,15 @@ def read_flavor(keys: Keys) -> Any:
             f"name; give --model PRESET or --model config.json{hint}"
         )
     source = f"model.name {short(name)} and model.flavor {short(flavor)}"
-    called = found if isinstance(found, str) else f"{name}-{flavor}".lower().replace("_", "-")
-    ledger.took("model", called, source if isinstance(found, str) else f"{source}, of torchtitan's registry")
+    if isinstance(found, str):
+        ledger.took("model", found, source)
+    else:
+        called = f"{name}-{flavor}".lower().replace("_", "-")
+        ledger.took("model", called, f"{source}, of torchtitan's registry")
+        found = Section("model", ledger, **{"name": called, **family["all"], **found})
     if not {plain, f"{plain} {flavor}"}.isdisjoint(known["towers"]):
         ledger.ignore("the vision encoder", "", "the language model alone is priced", matters=True)
-    return found if isinstance(found, str) else Section("model", ledger, **{"name": called, **family["all"], **found})
+    return found
 
 
 DEFAULT = "torchtitan's default"
