@@ -64,12 +64,7 @@ def _value(node: ast.expr, scope: Any, line: int) -> Any:
         case ast.Name(name):
             return scope.lookup(name)
         case ast.Attribute(owner, name):
-            base = value_of(owner, scope)
-            if isinstance(base, (Imported, Class)):
-                return Imported(f"{base.name}.{name}")
-            if isinstance(base, Made):
-                return base.part(name, line)
-            return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {name}", line)
+            return _attribute(value_of(owner, scope), name, line)
         case ast.BinOp(left, sign, right):
             one, another = known(value_of(left, scope), value_of(right, scope))
             return _reckoned(sign, one, another, line)
@@ -135,6 +130,14 @@ def _called(node: ast.AST) -> str:
 
 def _same(left: Any, right: Any) -> bool:
     return left is right or (type(left) is type(right) and isinstance(left, (Imported, bool)) and left == right)
+
+
+def _attribute(base: Any, name: str, line: int) -> Any:
+    if isinstance(base, (Imported, Class)):
+        return Imported(f"{base.name}.{name}")
+    if isinstance(base, Made):
+        return base.part(name, line)
+    return base if isinstance(base, NotKnown) else NotKnown(f"of the attribute {name}", line)
 
 
 def _tried(why: str, line: int, work: Callable[..., Any], *args: Any, **fields: Any) -> Any:

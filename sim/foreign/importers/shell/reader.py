@@ -144,9 +144,7 @@ class Reader:
                 status = self._one(node.named_children[-1])
                 return None if status is None else not status
             case "compound_statement" if node.children[0].type == "((":
-                value = self.script.arithmetic(self.script.inside(node))
-                unknown = UNKNOWN in value
-                return self._decided((None if unknown else value != "0", self.script.unknowns.numbers(value)))
+                return self._reckon(self.script.inside(node))
             case "compound_statement" | "program":
                 return self.run(node.children)
             case "test_command":
@@ -162,11 +160,7 @@ class Reader:
             case "variable_assignment":
                 return self._assign(node)
             case "variable_assignments" | "declaration_command":
-                given = [each for each in node.named_children if each.type == "variable_assignment"]
-                if any(re.fullmatch(r"-\w*i\w*", text_of(each)) for each in node.children):  # whose values are sums
-                    self._forget(names_set(text_of(node)), "unread")
-                    return True
-                return [True, *map(self._assign, given)][-1]
+                return self._declare(node)
             case "unset_command":
                 for each in node.named_children:
                     self.script.variables.pop(text_of(each), None)
@@ -181,6 +175,18 @@ class Reader:
     def _decided(self, result: Result) -> bool | None:
         self.asked = result[1]
         return result[0]
+
+    def _reckon(self, text: str) -> bool | None:
+        """Whether an arithmetic command is not zero."""
+        value = self.script.arithmetic(text)
+        return self._decided((None if UNKNOWN in value else value != "0", self.script.unknowns.numbers(value)))
+
+    def _declare(self, node: Node) -> bool | None:
+        """Assignments in one line, or behind `export` and its like; sums of `declare -i` are not known."""
+        if any(re.fullmatch(r"-\w*i\w*", text_of(each)) for each in node.children):
+            self._forget(names_set(text_of(node)), "unread")
+            return True
+        return [True, *(self._assign(each) for each in node.named_children if each.type == "variable_assignment")][-1]
 
     def _list(self, node: Node) -> bool | None:
         """Follow what stands behind && or || as far as what is before it says."""
