@@ -7,7 +7,7 @@ from rows import called, refusals, rows
 
 from sim.errors import SpecError
 from sim.reliability.state import state_of
-from sim.reliability.storing import STAGING_S, Storage, even_storing, storing_of
+from sim.reliability.storing import STAGING_S, Storage, data_loading, even_storing, storing_of
 from sim.specs import ClusterSpec, StorageSpec, build_scenario, load_scenario
 from sim.specs.loading import resolve
 from sim.work.sums import total_params
@@ -75,6 +75,19 @@ PLANS = [
     {"tp": 2, "cp": 2, "dp": 8, "zero_stage": 1}, {"pp": 4, "dp": 4, "schedule": "dualpipe"},
     {"pp": 6, "dp": 4, "num_chunks": 2, "schedule": "zb_v", "zero_stage": 1},
 ]  # fmt: skip
+
+
+def test_experts_are_held_once_by_groups_of_their_own():
+    scenario = question("mixtral-8x7b", {"dp": 16, "ep": 8, "zero_stage": 1})
+    assert state_of(scenario).checkpoint_bytes == pytest.approx(14 * total_params(scenario.model), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "pp", "nbytes"), [("gpt-7.5b", 1, 2), ("gpt-7.5b", 2, 4), ("llama3-8b", 1, 4), ("llama3-8b", 2, 8)]
+)
+def test_both_ends_of_a_pipeline_read_tokens_of_two_or_four_bytes(model, pp, nbytes):
+    scenario = question(model, {"pp": pp, "dp": 8})
+    assert data_loading(scenario, 1.0, storing_of(scenario)).bytes_per_s == nbytes
 
 
 @rows("plan", PLANS)
@@ -156,6 +169,7 @@ def test_units_of_storage_grow_with_the_nodes():
     one, four = Storage.of(pod, 32), Storage.of(pod, 128)
     assert (one.read_bytes_per_s, one.write_bytes_per_s) == (40e9, 20e9)
     assert (four.read_bytes_per_s, four.write_bytes_per_s) == (160e9, 80e9)
+    assert Storage.of(pod, 33).read_bytes_per_s == 80e9  # a unit that is begun is there
     assert (one.node_read_bytes_per_s, one.node_write_bytes_per_s) == (8e9, 4e9)
     selene = ClusterSpec.read(resolve("selene", "cluster"), "cluster")
     assert Storage.of(selene, 10) == Storage.of(selene, 560)
@@ -179,6 +193,9 @@ def test_what_host_memory_cannot_hold_is_waited_for():
     assert pause() == pause(host_memory_bytes=None) == pytest.approx(copy)
     assert pause(host_memory_bytes=nbytes) == pytest.approx(copy + write / 2)
     assert pause(host_memory_bytes=2 * nbytes) == pytest.approx(copy)
+    # What is offloaded needs no copy, and leaves a checkpoint less of the host's half.
+    scenario = question(plan={"tp": 8, "optimizer_offload": 1.0}, stack="megatron-2021")
+    assert pause(host_memory_bytes=2 * nbytes) == pytest.approx((2 * copy + 12 * write) / 14)
 
 
 test_the_impossible_is_refused = refusals(SpecError, called, [

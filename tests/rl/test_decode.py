@@ -45,6 +45,10 @@ def test_windows_stop_growing_and_states_never_grow():
     long, short = cache_bytes(sliding, 10_000, 2.0, 1), cache_bytes(sliding, 128, 2.0, 1)
     row = 2 * sliding.num_kv_heads * sliding.head_dim * 2.0
     assert long - short == pytest.approx(12 * row * (10_000 - 128))
+    chunked = model("llama4-scout")  # of a piece of 8,192 tokens half is seen on average, in three of four layers
+    long, short = cache_bytes(chunked, 20_000, 2.0, 1), cache_bytes(chunked, 8192, 2.0, 1)
+    row = 2 * chunked.num_kv_heads * chunked.head_dim * 2.0
+    assert long - short == pytest.approx(row * (12 * (20_000 - 8192) - 36 * 4096))
     hybrid = model("nemotron-h-8b")
     attending = sum(kind.attends for kind in hybrid.kind_of_layer)
     grown = cache_bytes(hybrid, 2000, 2.0, 1) - cache_bytes(hybrid, 1000, 2.0, 1)
@@ -130,6 +134,9 @@ def test_moments_are_those_of_drawn_lengths():
     found = np.where(chances < lengths.survival[-1], lengths.longest, found)
     assert found.mean() == pytest.approx(lengths.mean, rel=0.01)
     assert (found**2).mean() == pytest.approx(lengths.mean_square, rel=0.01)
+    alike = Samples(4, 2, 300.0, lognormal_lengths(700, spread=0))
+    assert alike.packed_length == alike.mean_tokens == alike.longest_tokens == 1000
+    assert alike.lengths.mean_age == 350
 
 
 @pytest.mark.parametrize(("mean", "longest", "cut_off", "spread"), [(325, 1024, 0.004, 0.5), (1676, 4096, 0.12, 1.3)])

@@ -55,6 +55,20 @@ def test_batches_go_round_as_the_longest_cycle(depth, training_s):
     assert period.seconds == pytest.approx(expected, rel=0.02)
 
 
+def test_a_batch_ends_with_its_last_response_however_these_are_grouped():
+    pool, lengths = make_pool(gpus=1, running=4096), make_samples().lengths
+    times = [batch_time(pool, Samples(256 // group, group, 1.0, lengths)) for group in (1, 8)]
+    assert times[0] == pytest.approx(times[1], rel=0.01)
+
+
+def test_a_pool_that_never_runs_empty_is_full_of_sequences_of_the_mean_age():
+    pool, samples = make_pool(gpus=1, memory_share=0.3), make_samples()
+    context = samples.prompt_tokens + samples.lengths.mean_age
+    slots = pool.room_bytes / pool.cache_bytes(context)
+    decoding = samples.responses * samples.lengths.mean / slots * pool.decode_s(slots, context)
+    assert steady_time(pool, samples) == pytest.approx(decoding + pool.prefill_s(samples), rel=1e-3)
+
+
 def test_tools_are_waited_for_in_every_response():
     pool, plain = make_pool(), make_samples()
     agents = replace(plain, turns=8, tool_s=2.5)
@@ -67,6 +81,9 @@ def test_depth_0_is_the_sum_of_its_parts():
     loop = {"training_s": 10.0, "sync_s": 1.0, "reward_s": 2.0}
     period = period_of(pool, samples, **loop)
     assert period.seconds == pytest.approx(batch_time(pool, samples) + 2.0 + 10.0 + 1.0)
+    # Half a version behind, one and a half batches are on their way in that time.
+    written = batch_time(pool, samples)
+    assert period_of(pool, samples, written, 1.0, depth=0.5).seconds == pytest.approx((2 * written + 1.0) / 1.5)
 
 
 @LAWS

@@ -49,6 +49,8 @@ def test_colocated_is_one_thing_after_another(qwen, batch):
     assert sum(found.trainer_parts.values()) == pytest.approx(found.step_time_s)
     assert {"rollouts", "reference", "gradient steps", "switch"} <= {*found.trainer_parts}
     assert found.rollout_parts == {}
+    held = found.work.answer.largest
+    assert found.switch_s == pytest.approx(2 * (held.weights + held.optimizer) / 54.4e9)  # out and back
     assert found.pool.room_bytes < RolloutPool(qwen, Inference(), 32, found.pool.tp).room_bytes
 
 
@@ -82,6 +84,11 @@ def test_of_a_frozen_model_only_adapters_are_sent(qwen, batch):
     widths = 4096 + 6144, 4096 + 4096, 4096 + 2 * 14_336, 14_336 + 4096  # of its four linears, in and out
     assert synced_bytes(scenario, found.pool) == 2 * 32 * 16 * sum(widths)
     assert found.sync_s - REFIT_S < 0.02 * (split_step(qwen, batch, 32).sync_s - REFIT_S)
+
+
+def test_training_sends_new_weights_to_every_replica(qwen, batch):
+    eight, sixteen = (split_step(qwen, batch, gpus, inference=Inference(tp=4)).sync_s for gpus in (32, 64))
+    assert sixteen - REFIT_S == pytest.approx(2 * (eight - REFIT_S), rel=1e-3)
 
 
 def test_the_best_split_balances_and_beats_what_is_beside_it(qwen, batch):
