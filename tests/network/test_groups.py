@@ -100,6 +100,13 @@ def test_groups_and_hops_by_hand(sizes, order, domain, fragmentation, ep, cut):
     assert hops.all_leave == everywhere or pp == 1 or not hops.table
 
 
+def test_experts_that_are_cut_lie_as_megatrons_expert_ranks():
+    """Ranks 0 to 3 hold the first half of the experts, 4 to 7 the second, and so on: the same ones are eight apart."""
+    plan = ParallelPlan(tp=4, dp=4, ep=2, etp=4, sequence_parallel=True)
+    assert members_of("ep", plan, np.arange(16).reshape(4, 1, 4)).tolist()[:2] == [[0, 4], [1, 5]]
+    assert members_of("expert_shards", plan, np.arange(16).reshape(4, 1, 4)).tolist()[:2] == [[0, 8], [1, 9]]
+
+
 def test_shares_of_other_orders_by_hand():
     """Sixty-four nodes, four on a leaf with a quarter of the cables up."""
     cluster = machine()

@@ -89,6 +89,14 @@ def test_ecmp_statistics(small_machine, num_flows, subflows, busiest):
         assert none_collide == pytest.approx(expected, abs=4 * math.sqrt(expected / 1500) + 1e-9)
 
 
+def test_every_cable_down_is_used_where_spines_divide_them_unevenly(small_machine):
+    topology = small_machine({"leaf": {"ports": 10, "below": 5}, "spine": {"ports": 10, "switches": 3}}, 15, gpus=1)
+    paths = route(topology, *pairs(topology, 4000), "ecmp")
+    for direction in ("up", "down"):
+        cables = links_of(topology, "leaf", direction)
+        assert np.bincount(paths[paths >= 0], minlength=topology.num_links)[cables].min() > 0, direction
+
+
 def test_the_same_seed_gives_the_same_paths_and_another_seed_others(machine):
     topology = machine("llama3-h100-roce")
     source, target = pairs(topology, 300)

@@ -13,7 +13,7 @@ from sim.reliability.goodput import Failures
 from sim.scaling.goal import goal_of
 from sim.scaling.run import Terms
 from sim.scaling.step_times import limit_of, with_endless_links, without_latency
-from sim.scaling.training_time import shortest
+from sim.scaling.training_time import default_batches, shortest
 from sim.specs import ParallelPlan, build_scenario
 
 GPUS, BATCHES = (8, 128), (64, 256)
@@ -56,6 +56,17 @@ def test_a_point_is_its_parts(frontier):
         assert point.run.step_time_s == estimate(point.answer.scenario).step_time_s
         low, high = point.days_interval
         assert low < point.run.days < high
+
+
+def test_batches_lie_about_the_critical_one():
+    assert default_batches(GOAL, 2048) == tuple(2**power for power in range(3, 12))  # 256 sequences are critical
+
+
+def test_data_that_come_too_slowly_set_the_pace():
+    training = {"global_batch_size": 1, "sequence_length": 2048, "precision": "bf16", "bytes_per_token": 1e8}
+    point = shortest(question(training=training), GOAL, gpus=(64, 64), batches=(256,), layered=False).fastest
+    asked = 1e8 * point.run.tokens * (1 + (point.answer.scenario.plan.pp > 1))
+    assert asked / point.run.useful_s == pytest.approx(point.run.storing.read_bytes_per_s)
 
 
 def test_no_batch_or_plan_of_the_search_is_faster(frontier):
