@@ -23,6 +23,7 @@ def test_exact_runs_give_their_law_back(truth):
     """That of language, and one far from it; from it follows what the law says of any budget."""
     fit = fit_loss(made_up(0.0, form=truth), bootstraps=2)
     assert fit.constants == pytest.approx([getattr(truth, name) for name in NAMES], rel=1e-5)
+    assert fit.interval("exponent") == pytest.approx([truth.allocation.exponent] * 2, rel=1e-5)
     best = compute_optimal(5.76e23, fit.law())
     assert best.params == pytest.approx(float(truth.allocation(5.76e23)), rel=1e-5)
     assert best.extrapolated

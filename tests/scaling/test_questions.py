@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.errors import InfeasiblePlan, SpecError
 from sim.estimate import estimate
-from sim.scaling.finetuning import FineTuning
+from sim.scaling.finetuning import FineTuning, with_fused_kernels
 from sim.scaling.offers import rank
 from sim.scaling.questions import batch_of, sequences_near
 from sim.scaling.run import train
@@ -103,6 +103,9 @@ def test_the_gpus_given_have_a_chance_to_end_in_time():
         < answer(f"plan llama3-8b --gpu h100 {words} --within", "8 d")["within"]["chance"]
     )
     assert answer(f"plan llama3-8b --cluster dgx-h100 {words}")["step_time_s"] == found["step_time_s"]
+    fewest = answer("plan llama3-8b --gpu h100 --tokens 100B --within", "8 d")["within"]
+    sure = answer(f"plan llama3-8b --gpu h100 --gpus {fewest['certain']['num_gpus']} --tokens 100B --within", "8 d")
+    assert 0.5 <= fewest["chance"] < 0.95 <= sure["within"]["chance"]
 
 
 @rows(("wanted", "gpus", "batch"), [(488, 512, 512), (488, 384, 384), (64, 3, 48), (1.2, 1, 1)])
@@ -157,6 +160,13 @@ def test_every_change_that_is_named_makes_it_fit(most):
         assert (found["cost"], found["plan"]) == (remedy["cost"], remedy["plan"])
     for change in said["do_not_help"][:most]:
         assert isinstance(run(TUNE, "--gpus", "2", *change.split()).exception, InfeasiblePlan)
+
+
+def test_fused_kernels_are_named_where_they_shorten_a_run():
+    plain = QWEN.planned("h100-sxm-80gb", 8)
+    fused = with_fused_kernels(QWEN, plain)
+    assert fused.run.wall_s < 0.98 * plain.run.wall_s
+    assert with_fused_kernels(QWEN, fused) is None
 
 
 def refused(words):

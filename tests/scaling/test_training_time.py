@@ -103,6 +103,8 @@ def test_limits_are_what_taking_the_cause_away_saves(frontier):
     assert point.losses["latency"] == pytest.approx(
         1 - estimate(without_latency(scenario)).step_time_s / step, abs=1e-6
     )
+    for link in (without_latency(scenario).profile.nvlink, without_latency(scenario).profile.network):
+        assert {each.base_latency_s + each.hop_latency_s for each in (link, *link.operations.values())} == {0.0}
     assert point.losses["bubble"] == pytest.approx(point.answer.bubble_fraction, abs=1e-6)
     assert list(point.losses.values()) == sorted(point.losses.values(), reverse=True)
     assert limit_of({"batch": 0.3, "network": 0.1}, {64: 2.0, 128: 1.5}, 64) == "batch"
