@@ -78,6 +78,8 @@ def test_warm_up_evaluations_and_checkpoints_are_left_out():
     assert measured.seconds == pytest.approx(1, rel=0.005)
     regular = measure([1.6 if step % 10 == 9 else 1.0 for step in range(100)])
     assert (regular.every, regular.interrupted, regular.stalls) == (10, 0, True)
+    stalling = measure([3.0 if step % 5 == 4 else 1.0 for step in range(100)])  # more than are taken for interruptions
+    assert (stalling.every, stalling.interrupted, stalling.stalls) == (5, 0, True)
     assert measure([2.0]).seconds == measure([2.0, 2.0]).seconds == 2.0
 
 

@@ -24,6 +24,9 @@ def test_with_nothing_wrong_it_is_the_estimate(small):
     assert answer.to_dict()["added_s"] == 0.0
     unfolded = simulate(small, unfold=True)
     assert unfolded.step_times_s[0] == pytest.approx(answer.step_times_s[0], rel=1e-12)
+    # Drawn noise, even none, takes the place of the wait for the slowest GPU.
+    alike = small.replace(cluster=small.cluster.replace(gpu_spread=0.0))
+    assert simulate(small, jitter=0.0).mean_s == simulate(alike).mean_s < 0.999 * answer.mean_s
 
 
 def test_a_narrow_tree_and_slow_or_lost_links_cost_time(small):

@@ -29,6 +29,7 @@ from sim.uncertainty import (
     doubt_of,
     grade_of,
     interval_of,
+    least_quantile_factor,
     shipped_spreads,
     spread_of,
 )
@@ -95,6 +96,8 @@ def test_one_run_narrows_the_interval_of_an_unknown_framework(scenarios):
     assert "after one run of your own" in narrower.basis
     assert narrower.factors[1] < answer.interval.factors[1]
     assert grade_of(after)[0] == "measured here"
+    often = after.replace(profile=after.profile.replace(provenance=provenance.replace(measured=(told,) * 9)))
+    assert least_quantile_factor(often, 0.9) <= interval_of(often, causes).quantile(0.9)
     larger = load_scenario(scenarios / "megatron-2021" / "39.1b.yaml", ["profile=datasheet", "plan.dp=16"])
     of_datasheet = larger.profile.provenance.replace(measured=(told,))
     measured = larger.replace(profile=larger.profile.replace(provenance=of_datasheet))
