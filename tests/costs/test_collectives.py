@@ -14,6 +14,7 @@ from sim.costs.collectives import (
     all_gather,
     all_reduce,
     all_reduce_ways,
+    broadcast,
     hierarchical_all_reduce,
     in_switch_all_reduce,
     ring_all_reduce,
@@ -44,6 +45,12 @@ def real_fabric(name):
 
 def node(n):
     return Group(n, n)
+
+
+def test_members_share_what_crosses_domains_and_a_broadcast_passes_all_once():
+    inside, between = 2 * 7 / 8 * 1e9 / 300e9, 2 * 3 / 4 * 1e9 / 8 / 25e9
+    assert hierarchical_all_reduce(1e9, Group(32, 8), fabric()) == pytest.approx(inside + between)
+    assert broadcast(1e9, node(8), fabric()) == pytest.approx(1e9 / 300e9)
 
 
 # NVIDIA/nccl:src/graph/tuning.cc: base, NVLink and network latencies -> latency of an all-reduce. [µs]

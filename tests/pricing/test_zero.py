@@ -145,6 +145,10 @@ def test_what_fsdp_holds_of_frozen_tied_and_lone_weights_by_hand():
         use(*ALONE, "stack.gradient_precision=bf16", f"stack.fp32_shards={each}") for each in ("true", "false")
     )
     assert cast.working - kept.working == pytest.approx((2 * 2 + 2) * layer, rel=0.01)
+    # Dropped gradients come as activations go in a lone micro-batch; a second one finds all of them there.
+    dropped = "stack.drops_gradients=true"
+    one, two = (use(*ALONE, dropped, f"training.global_batch_size={number}") for number in (1, 2))
+    assert two.gradients - one.gradients == pytest.approx(one.activations + one.logits)
 
 
 def test_a_pipeline_that_keeps_holds_what_stage_1_holds():

@@ -44,6 +44,8 @@ def test_pipeline_bytes_of_megatron(question):
     cut, _ = traffic_of(question())
     assert cut.pipeline == pytest.approx(traffic.pipeline / plan.tp)
     assert cut.tensor - traffic.tensor == pytest.approx(sends * boundary * (plan.tp - 1) / plan.tp / plan.pp)
+    parts = [question("plan.sequence_parallel=true", f"stack.p2p_scatter_gather={on}") for on in ("true", "false")]
+    assert traffic_of(parts[0])[0] == traffic_of(parts[1])[0]  # which are cut anyway
 
 
 def test_interleaving_sends_as_often_as_it_has_chunks(question):
