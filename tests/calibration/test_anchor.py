@@ -155,6 +155,7 @@ def test_nothing_else_is_written_over(tmp_path):
         (["--measured", "12 s", "-o", "nowhere/mine.yaml"], "make it first"),
         ([str(KIN), "--measured", "12 s"], "2 scenarios and 1 step times; give --measured once for each"),
         ([str(ROOT / "scenarios" / "llama3-405b-16384-h100.yaml"), "--measured", "1 s", "--measured", "6 s"], "no profile fits both"),
+        ([str(ROOT / "scenarios" / "korthikanti-2022" / "22b-full.yaml"), "--measured", "2 s", "--measured", "2 s"], "has stack 'megatron-2021'"),
         (["--measured", "12 s", "--parameter", "gemm.max"], "did you mean 'gemm.max_efficiency'"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from sim import estimate, load_scenario
 from sim.errors import FlopcastError
 from sim.specs import Profile
 from sim.specs.presets import load_preset, split_profile
-from sim.specs.values import with_values
+from sim.specs.values import place_of, with_values
 
 ROOT = Path(__file__).parents[2]
 TRUE = {"stack.kernel_launch_s": 4e-5, "gemm.max_efficiency": 0.7}
@@ -87,6 +87,12 @@ def test_values_of_single_precisions_and_collectives_move_along():
     assert estimate(slow).step_time_s > 1.1 * estimate(scenario).step_time_s
     fast = with_values(scenario, {"gemm.max_efficiency": 2 * before.gemm.max_efficiency})
     assert fast.profile.gemm.precisions["fp8"] == 1.0
+    started = with_values(scenario, {"stack.kernel_launch_s": 2 * scenario.stack.kernel_launch_s}).stack
+    assert started.collective_launch_s == pytest.approx(2 * scenario.stack.collective_launch_s)
+    assert [place_of(each)["bits"] for each in (scenario, load_scenario("scenarios/megatron-2021/1.7b.yaml"))] == [
+        8,
+        16,
+    ]
 
 
 def test_a_value_stops_at_its_bound(runs):

@@ -289,6 +289,11 @@ def test_a_bus_bandwidth_above_the_link_is_that_of_switches_that_add():
     assert set(beside.fits) == {"network all_gather"}
 
 
+def test_a_slow_benchmark_bounds_what_training_reaches():
+    network = short(*reduces(120e9, ranks=32, nodes=4)).profile.network
+    assert network.shared_efficiency == network.efficiency < H100.network.shared_efficiency
+
+
 def test_one_line_of_ib_write_bw_says_what_sends_reach_and_bounds_collectives(tmp_path):
     """On cards of 400 Gbit/s no ring reaches what one message stream does not reach."""
     log = (Path(__file__).parent / "logs" / "perftest.txt").read_text(encoding="utf-8")

@@ -182,6 +182,11 @@ def test_megatron_lm_options(overrides, expected):
     assert {name: found.get(name) for name in expected} == expected
 
 
+@rows(("framework", "overrides", "words"), TABLES["said"])
+def test_what_a_plan_needs_stands_in_the_file(framework, overrides, words):
+    assert words in export_scenario(llama(*overrides), framework).text
+
+
 def test_a_script_reads_in_bash_and_starts_the_right_program():
     text = export_scenario(llama("plan.dp=16"), "megatron-lm").with_account()
     assert "--nnodes 2 --nproc-per-node 8 --node-rank" in text

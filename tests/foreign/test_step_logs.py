@@ -48,6 +48,20 @@ def test_every_form_is_read(name, source, values, warm_up, note, scenario):
     assert any(note in each for each in logged.notes) == bool(note)
 
 
+TIMES = (
+    ("_step,_timestamp\n1,10\n2,12\n3,14\n2,40\n3,42\n", [2.0, 2.0, 2.0]),  # after step 3 the job started again
+    ("_step,throughput(tps)\n1,1024\n2,512\n", [1.0, 2.0]),  # of one GPU, which takes 1,024 tokens a step
+    ("_step,samples_per_sec\n1,4\n2,8\n", [1.0, 0.5]),
+    (" 10%|#  | 10/100 [00:05<00:45,  2.00it/s]\n", [0.5]),
+)
+
+
+@rows("text, seconds", TIMES)
+def test_clocks_and_rates_are_times_of_steps(text, seconds, scenario, tmp_path):
+    (tmp_path / "log").write_text(text)
+    assert seconds_of(read_log(tmp_path / "log"), scenario, tmp_path / "log") == seconds
+
+
 def test_all_forms_are_here():
     assert {name for name, *_ in FORMS} == {path.name for path in LOGS.iterdir()}
 

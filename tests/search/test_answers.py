@@ -1,5 +1,6 @@
 """What is said beside the best plans: where a plan stands, what each value costs, the rules of thumb, and why not."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.estimate import estimate
-from sim.search.explain import overlaps_off, rank_plan, why_not
+from sim.search.explain import losses_by_cause, overlaps_off, rank_plan, why_not
 from sim.specs import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -46,6 +47,15 @@ def test_the_plan_of_the_paper_is_the_best_of_its_techniques(trillion):
     )
     assert (kept.fits, freed.fits) == (False, True)
     assert freed.step_time_s < techniques.best.answer.step_time_s
+
+
+def test_seconds_by_cause_are_of_as_many_gpus_as_the_best_has_where_cost_counts(small):
+    best, other = (
+        small.best[0].answer,
+        estimate(load_scenario(SMALL, ["plan.dp=2", "plan.microbatch_size=2", "cluster.num_nodes=2"])),
+    )
+    found = losses_by_cause(replace(small, objective="cost"), other)
+    assert sum(found.values()) == pytest.approx(2 * other.step_time_s - best.step_time_s, rel=1e-6)
 
 
 def test_each_technique_has_its_seconds(trillion):

@@ -80,6 +80,12 @@ def test_overriding_nothing_changes_nothing(file):
     assert overridden(scenario, []).replace(description=scenario.description) == scenario
 
 
+@rows(("overrides", "said"), [(["plan.tp=4"], 1), (["plan.tp=4", "plan.dp=16"], 0), (["plan.tp=4", "plan.dp=8"], 0)])
+def test_degrees_that_change_the_number_of_gpus_say_so_unless_replicas_were_set(overrides, said):
+    told = "the plan has 512 GPUs, and the file's has 1,024: plan.tp changed it, and plan.dp did not"
+    assert load_scenario(SCENARIOS / "gpt3-175b-1024-a100.yaml", overrides).assumed.count(told) == said
+
+
 def test_what_follows_from_a_number_that_is_overridden_follows():
     scenario = load_scenario(SCENARIOS / "gpt3-175b-1024-a100.yaml")
     before = scenario.cluster.inter_node_bandwidth_bytes_per_s

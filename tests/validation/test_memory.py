@@ -5,7 +5,7 @@ import json
 import pytest
 from typed import typed
 
-from flopcast_validation.runs.memory import score_memory, summary, with_their_runs
+from flopcast_validation.runs.memory import Outcome, score_memory, summary, with_their_runs
 
 
 @pytest.fixture
@@ -116,6 +116,13 @@ def test_only_what_ran_is_taken_to_have_held_less(layouts):
              "vocab": 32000, "kv_heads": 32, "num_gpus": 1, "tp": 1, "pp": 1, "dp": 1, "micro_batch_seqs": 1, "precision": "bf16", "recompute": "full"}  # fmt: skip
     ran, full = layouts(seven, {**seven, "outcome": "OOM"})
     assert (ran.predicted, full.predicted) == ("fits", "oom")
+
+
+def test_false_alarms_are_of_all_and_of_those_that_ran():
+    pairs = (("ok", "fits"), ("ok", "oom"), ("OOM", "fits"), ("OOM", "oom"), ("OOM", "oom"), ("ok", None))
+    found = summary([Outcome(row, said, predicted, None, None) for row, (said, predicted) in enumerate(pairs)])
+    assert (found["count"], found["skipped"], found["accuracy"]) == (5, 1, pytest.approx(0.6))
+    assert (found["false_oom"], found["false_oom_of_those_that_ran"], found["missed_oom"]) == (0.2, 0.5, 0.2)
 
 
 @pytest.mark.thorough

@@ -124,12 +124,12 @@ def test_shipped_rows_are_files_that_say_the_same(scored_some, tmp_path):
 
 
 def test_a_file_says_where_it_is_from_and_what_was_inferred(runs_file, run_row, tmp_path):
-    rows = [run_row(id="a/b c", recompute="", framework="NeMo"), run_row(id="a/b c"), run_row(id="no", gpu="TPU")]
+    rows = [run_row(id="a/b c", recompute="", framework="NeMo"), run_row(id="A B c"), run_row(id="no", gpu="TPU")]
     path = runs_file(rows)
     result = CliRunner().invoke(app, ["--runs", str(path), "--export", str(tmp_path / "out"), "--set", "stack.fused_norm=false"])  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "written: 2 scenario files in" in result.output
-    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["a-b-c-2.yaml", "a-b-c.yaml"]
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["A-B-c-2.yaml", "a-b-c.yaml"]
     text = (tmp_path / "out" / "a-b-c.yaml").read_text()
     assert "# a/b c: " in text
     assert "# measured: 3.1 iteration_s\n" in text
