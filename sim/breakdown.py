@@ -36,6 +36,9 @@ CAUSES = {
     "offload": "copies to host memory and back that nothing hides, and the update on the CPU",
 }
 
+ROUNDING = 1e-12
+"""Share of a step that sums of seconds may leave of a part that takes none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
@@ -82,8 +85,8 @@ def break_down(timeline: Timeline) -> Breakdown:
     seconds["pipeline_comm"] += tied
     seconds["stage_imbalance"] += waiting - tied
     seconds["pipeline_bubble"] = idle - waiting
-    # Rounding may leave a part a hair below nothing.
-    return Breakdown({cause: max(value, 0.0) for cause, value in seconds.items()})
+    least = ROUNDING * timeline.step_time_s
+    return Breakdown({cause: value if value > least else 0.0 for cause, value in seconds.items()})
 
 
 def waiting_for_sends(timeline: Timeline) -> float:

@@ -188,6 +188,8 @@ def fit(runs: Path, *, bootstraps: int = 200, seed: int = 0, least_tokens_per_pa
 
     if not 10 <= bootstraps <= MOST_RESAMPLES or seed < 0:
         raise SpecError(f"--bootstraps {bootstraps} must be 10 to {MOST_RESAMPLES:,}, and --seed {seed} zero or more")
+    if least_tokens_per_param < 0:
+        raise SpecError(f"--least-tokens-per-param {least_tokens_per_param:g} must be zero or more")
     table = read_runs(runs)
     kept = table[:, table[1] >= least_tokens_per_param * table[0]]
     with spinner("fitting"):

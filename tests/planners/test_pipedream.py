@@ -220,7 +220,7 @@ def test_turns_that_never_repeat_are_not_played():
 
 
 def test_the_keys_of_the_answers_are_documented():
-    page = (ROOT / "docs" / "schedules.md").read_text().partition("Keys of `plan-pipeline --json`")[2]
+    page = (ROOT / "docs" / "schedules.md").read_text().partition("Keys of `plan-pipeline` in JSON")[2]
     profile = read_profile(LAYERS / "vgg16-v100.csv")
     found = ask_pipedream(profile, read_levels("4x4", "10 Gbit/s, 12 GB/s")).to_dict()
     keys = {*found, *(key for each in (found["stages"][0], found["played"]) for key in each)}
