@@ -148,6 +148,12 @@ def test_what_is_set_is_set_under_every_schedule():
     assert (found.best.scenario.plan.recompute, found.best.scenario.plan.tp) == ("full", 1)
 
 
+def test_sequences_are_cut_into_slices_that_divide_them():
+    scenario = small()
+    odd = scenario.replace(training=scenario.training.replace(sequence_length=510))
+    assert [each.slices for each in spaces_under(build_space(odd, (8, 8)), "seq1f1b")] == [2]
+
+
 def test_schedules_without_a_plan_say_why(tiny):
     lean = search_schedules(replace(tiny, memory_limit_bytes=1e6), "v_min,dualpipe")
     assert [each.best for each in lean.schedules] == [None, None]
