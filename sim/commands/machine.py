@@ -66,6 +66,7 @@ def shape(
     tp : GPUs that cut every matrix.
     seq : Tokens a sequence, such as 2k.
     framework : Whose kernels and padding count.
+    profile : A profile's name or YAML file, instead of the GPU's own.
     """
     from sim.report.machine import shapes_view
 
