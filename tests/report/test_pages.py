@@ -12,6 +12,7 @@ from open_space import search
 from sim import build_scenario, estimate, load_scenario
 from sim.commands.estimate import report
 from sim.errors import SpecError
+from sim.report.facts import falls_of, memory_rows
 from sim.report.html.page import report_page
 from sim.specs.writing import whole_yaml
 from sim.specs.yaml12 import parse_yaml
@@ -56,6 +57,13 @@ def test_the_scenario_in_the_report_is_the_one_that_was_asked(page, answer):
 
 
 EVIL = "</style><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
+
+
+def test_what_fills_a_step_and_a_memory_sums_up(answer):
+    left = [fall.begin for fall in falls_of(answer)]
+    assert left == sorted(left, reverse=True)
+    for _, parts in memory_rows(answer):
+        assert sum(parts.values()) == pytest.approx(2 * parts["total"])
 
 
 def test_names_cannot_leave_their_place(answer):

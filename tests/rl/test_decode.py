@@ -136,7 +136,6 @@ def test_moments_are_those_of_drawn_lengths():
     assert (found**2).mean() == pytest.approx(lengths.mean_square, rel=0.01)
     alike = Samples(4, 2, 300.0, lognormal_lengths(700, spread=0))
     assert alike.packed_length == alike.mean_tokens == alike.longest_tokens == 1000
-    assert alike.lengths.mean_age == 350
 
 
 @pytest.mark.parametrize(("mean", "longest", "cut_off", "spread"), [(325, 1024, 0.004, 0.5), (1676, 4096, 0.12, 1.3)])

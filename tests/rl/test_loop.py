@@ -80,9 +80,9 @@ def test_depth_0_is_the_sum_of_its_parts():
     pool, samples = make_pool(), make_samples()
     loop = {"training_s": 10.0, "sync_s": 1.0, "reward_s": 2.0}
     period = period_of(pool, samples, **loop)
-    assert period.seconds == pytest.approx(batch_time(pool, samples) + 2.0 + 10.0 + 1.0)
-    # Half a version behind, one and a half batches are on their way in that time.
     written = batch_time(pool, samples)
+    assert period.seconds == pytest.approx(written + 2.0 + 10.0 + 1.0)
+    # Half a version behind, one and a half batches are on their way in that time.
     assert period_of(pool, samples, written, 1.0, depth=0.5).seconds == pytest.approx((2 * written + 1.0) / 1.5)
 
 

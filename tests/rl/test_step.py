@@ -49,8 +49,6 @@ def test_colocated_is_one_thing_after_another(qwen, batch):
     assert sum(found.trainer_parts.values()) == pytest.approx(found.step_time_s)
     assert {"rollouts", "reference", "gradient steps", "switch"} <= {*found.trainer_parts}
     assert found.rollout_parts == {}
-    held = found.work.answer.largest
-    assert found.switch_s == pytest.approx(2 * (held.weights + held.optimizer) / 54.4e9)  # out and back
     assert found.pool.room_bytes < RolloutPool(qwen, Inference(), 32, found.pool.tp).room_bytes
 
 

@@ -166,7 +166,6 @@ def test_fused_kernels_are_named_where_they_shorten_a_run():
     plain = QWEN.planned("h100-sxm-80gb", 8)
     fused = with_fused_kernels(QWEN, plain)
     assert fused.run.wall_s < 0.98 * plain.run.wall_s
-    assert with_fused_kernels(QWEN, fused) is None
 
 
 def refused(words):

@@ -56,9 +56,8 @@ def test_spare_nodes_are_paid_for_and_checkpoints_cost():
     assert run(failures=Failures(startup_s=60.0)).failures.restart_s == 60.0 + storing.load.seconds
     # Written in the background, one begins when the last is written at the earliest.
     slow = cluster.replace(storage=cluster.storage.replace(write_bandwidth_bytes_per_s=1e9))
-    saved = training_run(
-        even_storing(14e12, 4096, slow), 4096, cluster.node, 100.0, 1e4, 1e11, Terms(asynchronous=True)
-    )
+    kept = even_storing(14e12, 4096, slow)
+    saved = training_run(kept, 4096, cluster.node, 100.0, 1e4, 1e11, Terms(asynchronous=True))
     assert saved.checkpoints.interval_s == pytest.approx(saved.checkpoints.drain_s - saved.checkpoints.blocking_s)
     # A GPU of unknown power costs the energy alone.
     powerless = run(cluster.node.replace(max_power_w=None, gpu=cluster.gpu.replace(max_power_w=None)))
