@@ -108,13 +108,18 @@ def batch_time(pool: RolloutPool, samples: Samples) -> float:
     surviving, middles = 0.5 * (edges[:-1] + edges[1:]), (np.arange(cells) + 0.5) * cell
     # Of a cohort of each age, the oldest first: the mean that still runs in a cell, its tokens, what is left behind
     # the cell, and the groups that are done; and what goes on running in the next cell.
-    by_age = [surviving, surviving * (samples.prompt_tokens + middles), edges[1:], (1.0 - edges[1:]) ** samples.group]
+    contexts = samples.prompt_tokens + middles
+    by_age = [surviving, surviving * contexts, edges[1:], (1.0 - edges[1:]) ** samples.group]
+    cached = surviving * pool.cache_bytes(contexts)
     after, going_on = np.stack(by_age)[:, ::-1].copy(), np.append(surviving[1:], 0.0)[::-1].copy()
+    keeps_on = np.append(cached[1:], 0.0)[::-1].copy()
     step_s, prefill_s = tabulated(pool, samples, slots), pool.prefill_s(samples) / share
     begun, old, now, ready = np.zeros(cells), 0.0, 0.0, 0.0
     while True:
-        # A slot that becomes free within the cell is taken within it: the mean number over the cell fills the slots.
-        begin = min(waiting, max(slots - float(begun @ going_on), 0.0) / float(surviving[0]))
+        # A slot that becomes free within the cell is taken within it: the mean number over the cell fills the slots, as
+        # long as the cache has room. Slots are those of a cohort; of mixed ages fewer fit.
+        free, room = slots - float(begun @ going_on), pool.room_bytes - float(begun @ keeps_on)
+        begin = min(waiting, max(free, 0.0) / float(surviving[0]), max(room, 0.0) / float(cached[0]))
         waiting, old = waiting - begin, old + float(begun[0])
         begun = np.append(begun[1:], begin)
         running, tokens, left, done = (after @ begun).tolist()

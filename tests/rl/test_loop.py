@@ -69,6 +69,13 @@ def test_a_pool_that_never_runs_empty_is_full_of_sequences_of_the_mean_age():
     assert steady_time(pool, samples) == pytest.approx(decoding + pool.prefill_s(samples), rel=1e-3)
 
 
+@pytest.mark.parametrize(("prompts", "most"), [(16, 3.0), (64, 1.3), (512, 1.05), (3200, 1.01)])
+def test_a_batch_that_drains_takes_longer_than_a_pool_that_never_runs_empty(prompts, most):
+    """Also where a tight cache holds fewer sequences of mixed ages than of one; of many waves the end is nothing."""
+    pool, samples = make_pool(gpus=1, memory_share=0.3), make_samples(prompts)
+    assert 1.0 < batch_time(pool, samples) / steady_time(pool, samples) < most
+
+
 def test_tools_are_waited_for_in_every_response():
     pool, plain = make_pool(), make_samples()
     agents = replace(plain, turns=8, tool_s=2.5)
