@@ -115,9 +115,10 @@ def pareto_view(result: SearchResult, most: int = 30) -> Group:
         ],
         **say.field_columns(plans, say.fields_for(model)),
     }
+    left_out = "; plans for which room is made are left out" * bool(result.plans_given_room)
     note = (
         f"  ({len(shown)} of {len(front)} plans that no other beats in time, memory, GPUs and cost at once; times are "
-        "the formula's)"
+        f"the formula's{left_out})"
     )
     shared, table = say.shared_fields(plans, model), columns_table(columns, left=(), gap=1)
     return Group(title("Pareto front", note, "not bold dim"), shared, table)
