@@ -6,8 +6,8 @@ WORKERS ?= auto
 # the command line: what a mistake in a formula, a record or a message breaks first.
 QUICK = tests/test_units.py tests/test_estimate.py tests/test_uncertainty.py tests/work tests/costs tests/pricing \
 	tests/traffic tests/specs/test_bad_input.py tests/specs/test_writing.py tests/specs/test_presets.py tests/specs/test_frameworks.py \
-	tests/foreign/test_importers.py tests/foreign/test_known_answers.py tests/foreign/test_launch_scripts.py \
-	tests/engines tests/properties tests/report/test_trace.py
+	tests/foreign/test_importers.py tests/foreign/test_said.py tests/foreign/test_launch_scripts.py \
+	tests/engines tests/properties tests/report/test_gantt.py
 
 .PHONY: help install test thorough quick lint format docs fields bench shown goldens validate clean
 

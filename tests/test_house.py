@@ -134,9 +134,10 @@ def test_every_internal_link_exists(page: str) -> None:
 
 
 def test_contributing_names_what_is_there() -> None:
-    """Paths and commands of the map and of its steps; names in capitals are the reader's own."""
+    """Paths and commands of the map and of its steps, and of the Makefile; names in capitals are the reader's own."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    paths = re.findall(r"(?<![\w/:])((?:sim|tests|calibration|validation|docs)/[\w./-]*\w)", text)
+    named = text + (ROOT / "Makefile").read_text()
+    paths = re.findall(r"(?<![\w/:])((?:sim|tests|calibration|validation|docs)/[\w./-]*\w)", named)
     missing = {path for path in paths if "NAME" not in path and not (ROOT / path).exists()}
     assert not missing
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

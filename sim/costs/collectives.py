@@ -246,7 +246,7 @@ def in_switch_all_reduce(nbytes: Number, group: Group, fabric: Fabric) -> Number
     Each of g members sends its buffer to be added, and its part of the sum to be handed out: (g+1)/g of the buffer.
     The library does not use the switches for fewer than three members [2]_. Ramp and latency are those of the link's
     rings. NCCL's protocols for small messages (LL, LL128) are not modelled. On H100 this curve is within 20 % of
-    measured times from 32 kB to 16 GiB (tests/costs/test_nvls.py).
+    measured times from 32 kB to 16 GiB (tests/costs/test_nodes.py).
 
     Between domains every member's part climbs a tree of its own and comes back. The buffer passes both levels in
     pieces, so the slower of the two sets the pace. Two domains exchange their parts. With more, a domain within the
